@@ -1,0 +1,53 @@
+"""minispec: GPT-2 from scratch and speculative decoding that writes exactly the big model's text.
+
+    from minispec import load_model, load_tokenizer, Sampling, generate, speculate
+    from minispec.drafters import SmallModelDrafter
+
+Names are imported when they are first used: `import minispec` compiles nothing and loads nothing heavy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from minispec.generate import generate
+    from minispec.model import GPT2, GPT2Config
+    from minispec.sampling import Sampling
+    from minispec.speculative import Dice, Draft, Step, speculate
+    from minispec.tokenizer import load_tokenizer
+    from minispec.weights import load_model
+
+_HOMES = {
+    "GPT2": "model",
+    "GPT2Config": "model",
+    "Dice": "speculative",
+    "Draft": "speculative",
+    "Sampling": "sampling",
+    "Step": "speculative",
+    "generate": "generate",
+    "load_model": "weights",
+    "load_tokenizer": "tokenizer",
+    "speculate": "speculative",
+}
+__all__ = [
+    "GPT2",
+    "Dice",
+    "Draft",
+    "GPT2Config",
+    "Sampling",
+    "Step",
+    "generate",
+    "load_model",
+    "load_tokenizer",
+    "speculate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'minispec' has no attribute {name!r}")
+    return getattr(import_module(f"minispec.{_HOMES[name]}"), name)

@@ -1,0 +1,67 @@
+"""A smaller model of the same vocabulary guesses, token by token: the classic drafter.
+
+Cost: one pass of the small model a guess. Its cache follows the text by itself: it keeps the longest
+beginning that it shares with the ids it is asked to continue, and forgets the rest.
+
+Source: Leviathan, Kalman, Matias 2023 (arXiv 2211.17192).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from minispec.speculative import Choices, Draft, Probs, Sampler, Target
+
+
+class SmallModelDrafter:
+    """Drafts with `model`, anything that could be a target."""
+
+    def __init__(self, model: Target) -> None:
+        self.model = model
+
+    @property
+    def n_vocab(self) -> int:
+        """Tokens in the model's vocabulary."""
+        return self.model.n_vocab
+
+    def start(self) -> SmallModelDrafting:
+        """Begin a text with an empty cache."""
+        return SmallModelDrafting(self.model)
+
+
+class SmallModelDrafting:
+    """The small model at work on one text: `cached` are the ids whose keys and values `cache` holds."""
+
+    def __init__(self, model: Target) -> None:
+        self.model = model
+        self.cache = model.new_cache()
+        self.cached: list[int] = []
+
+    def draft(self, ids: Sequence[int], n_draft: int, sampling: Sampler, choices: Choices) -> Draft:
+        """Up to n_draft tokens after ids: fewer where the small model's context window or its logits end."""
+        n_draft = min(n_draft, self.model.n_ctx - len(ids) + 1)
+        tokens: list[int] = []
+        probs: list[Probs] = []
+        if n_draft < 1:
+            return Draft(tokens, probs)
+        self._roll_back(ids)
+        pending = list(ids[len(self.cached) :])
+        for _ in range(n_draft):
+            logits = self.model.forward(pending, self.cache, n_logits=1)[-1]
+            self.cached += pending
+            if not np.isfinite(logits).all():
+                break  # a broken drafter may cost speed, never the text
+            probs.append(sampling.probs(logits))
+            tokens.append(choices.draw(probs[-1]))
+            pending = tokens[-1:]
+        return Draft(tokens, probs)
+
+    def _roll_back(self, ids: Sequence[int]) -> None:
+        """Keep what the cache shares with ids, but not the last of them: its logits are needed anew."""
+        pairs = zip(self.cached, ids, strict=False)
+        shared = next((i for i, (old, new) in enumerate(pairs) if old != new), len(self.cached))
+        shared = min(shared, len(ids) - 1)
+        self.cache.truncate(shared)
+        del self.cached[shared:]

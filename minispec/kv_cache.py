@@ -1,0 +1,48 @@
+"""The KV cache: what attention has to remember, as two arrays a layer that are written and cut back.
+
+Keys and values of a position never change once they are computed, so a pass only adds its own rows.
+Rolling back is a matter of the length alone: rows past it are never read, and the next pass writes
+over them. Speculation needs exactly this, since a rejected guess leaves rows behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+
+@dataclass
+class KVCache:
+    """Keys and values of every layer, [n_head, n_ctx, d_head] each in the reference's layout.
+
+    Attributes: layers, a (keys, values) pair a layer; n_ctx, the positions there is room for;
+    length, how many are filled.
+    """
+
+    layers: Sequence[tuple[Floats, Floats]]
+    n_ctx: int
+    length: int = 0
+
+    def check_room(self, n_new: int) -> None:
+        """Raise ValueError unless n_new more positions fit."""
+        if self.length + n_new > self.n_ctx:
+            raise ValueError(
+                f"{self.length} cached + {n_new} new positions do not fit the context window of {self.n_ctx}: "
+                "shorten the text or truncate the cache"
+            )
+
+    def append(self, n_new: int) -> None:
+        """Count n_new positions, whose rows every layer has stored, as filled."""
+        self.check_room(n_new)
+        self.length += n_new
+
+    def truncate(self, length: int) -> None:
+        """Roll back to the first `length` positions. Raises ValueError outside 0..self.length."""
+        if not 0 <= length <= self.length:
+            raise ValueError(f"cannot truncate a cache of {self.length} positions to {length}")
+        self.length = length

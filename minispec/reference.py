@@ -1,0 +1,89 @@
+"""GPT-2's operations in plain NumPy: what each kernel must equal, and how to read one.
+
+Axes: n_new rows of a pass, n_past rows before them, n_in and n_out of a product, n_head, d_head,
+n_ctx. Every function treats a row the same way whatever else is in the pass, so a row's bits do
+not depend on its company. This file is slow on purpose and refuses to be clever; `kernels.py` has
+the same names, the same arguments and the same order, with loops.
+
+Source: Radford et al. 2019 (GPT-2); Ba, Kiros, Hinton 2016; Hendrycks, Gimpel 2016; Vaswani et al. 2017.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+
+def layer_norm(x: Floats, weight: Floats, bias: Floats, eps: float) -> Floats:
+    """Each row to mean 0 and variance 1, then scaled and shifted: [n_new, n] -> [n_new, n]."""
+    centred = x - x.mean(axis=-1, keepdims=True)
+    variance = (centred * centred).mean(axis=-1, keepdims=True)
+    y: Floats = centred / np.sqrt(variance + np.float32(eps)) * weight + bias
+    return y
+
+
+def gelu(x: Floats) -> Floats:
+    """GPT-2's GELU, the one with tanh, element by element."""
+    inner = np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x * x * x)
+    y: Floats = np.float32(0.5) * x * (1 + np.tanh(inner))
+    return y
+
+
+def softmax(x: Floats) -> Floats:
+    """Scores to probabilities along the last axis."""
+    exps = np.exp(x - x.max(axis=-1, keepdims=True))
+    y: Floats = exps / exps.sum(axis=-1, keepdims=True)
+    return y
+
+
+def linear(x: Floats, weight: Floats, bias: Floats) -> Floats:
+    """x @ weight + bias: [n_new, n_in] by [n_in, n_out] -> [n_new, n_out].
+
+    One row at a time, because a BLAS sums five rows in another order than one.
+    """
+    out = np.empty((len(x), len(bias)), np.float32)
+    for row in range(len(x)):
+        out[row] = x[row] @ weight + bias
+    return out
+
+
+def attention(q: Floats, keys: Floats, values: Floats, n_past: int, scale: float) -> Floats:
+    """Each new row looks at itself and all rows before it: -> [n_new, n_head * d_head].
+
+    q [n_head, n_new, d_head]; keys and values [n_head, n_ctx, d_head], of which n_past + n_new are filled.
+    """
+    n_head, n_new, d_head = q.shape
+    out = np.empty((n_new, n_head, d_head), np.float32)
+    for head in range(n_head):
+        for row in range(n_new):
+            seen = n_past + row + 1
+            scores = keys[head, :seen] @ q[head, row] * np.float32(scale)
+            out[row, head] = softmax(scores) @ values[head, :seen]
+    return out.reshape(n_new, n_head * d_head)
+
+
+# How this set of operations wants its weights and its cache laid out.
+
+
+def pack(weight: Floats) -> Floats:
+    """A weight [n_in, n_out] as `linear` wants it: unchanged."""
+    return np.ascontiguousarray(weight)
+
+
+def columns(weight: Floats, ids: Ints) -> Floats:
+    """Columns of a packed weight: [n_in, n_out] at ids [n_new] -> [n_new, n_in]."""
+    return np.ascontiguousarray(weight[:, ids].T)
+
+
+def empty_cache(n_head: int, n_ctx: int, d_head: int) -> tuple[Floats, Floats]:
+    """One layer's keys and values, both [n_head, n_ctx, d_head]."""
+    return np.zeros((n_head, n_ctx, d_head), np.float32), np.zeros((n_head, n_ctx, d_head), np.float32)
+
+
+def store(k: Floats, v: Floats, keys: Floats, values: Floats, n_past: int) -> None:
+    """Write k and v [n_head, n_new, d_head] into a layer's cache from position n_past on."""
+    keys[:, n_past : n_past + k.shape[1]] = k
+    values[:, n_past : n_past + v.shape[1]] = v

@@ -1,0 +1,212 @@
+"""Tensors as they lie in safetensors files, read as float32: one file, or shards with an index.
+
+The safetensors library judges each header, so a file is good here exactly if it is good there; the header
+is then read once more for the offsets. Values are copied out of a map of a small range at a time, so a model
+needs no more memory than its float32 copy and the tensor at hand, an offset may be unaligned, and once a model
+is loaded its file may change or vanish.
+
+Source: the safetensors format, https://github.com/huggingface/safetensors#format.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+Floats = NDArray[np.float32]
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+
+_STORED_AS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # NumPy has no bfloat16: its bits, as integers
+_CHUNK = 1 << 17  # values converted at a time: they stay in the second-level cache
+_PICKLES = {".bin", ".pt", ".pth", ".pkl", ".ckpt"}
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """Where a tensor lies: file, name in it, dtype as the file calls it, shape, first byte."""
+
+    path: Path
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+
+
+def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """All tensors of a checkpoint folder, by the names that its files use; no value is read.
+
+    Raises ValueError for a file that is missing, cut off or damaged, for an index that does not fit its
+    files, and where one file and an index leave open which of them is meant (transformers would take the
+    file without a word).
+    """
+    single, index = folder / SINGLE_FILE, folder / INDEX_FILE
+    if single.exists() and index.exists():
+        raise ValueError(f"{folder} holds {SINGLE_FILE} and {INDEX_FILE}: remove the one that is not meant")
+    if single.exists():
+        return read_header(single)
+    if index.exists():
+        return _read_shards(folder, index)
+    pickles = sorted(entry.name for entry in folder.iterdir() if entry.suffix in _PICKLES)
+    if pickles:
+        raise ValueError(
+            f"{folder} holds only pickled weights ({pickles[0]}), which can run code when they are opened and are "
+            f"never read here: convert them to {SINGLE_FILE} (transformers: from_pretrained, then save_pretrained)"
+        )
+    raise ValueError(f"{folder} holds no weights: {SINGLE_FILE}, or {INDEX_FILE} and its shards, must be there")
+
+
+def read_header(path: Path) -> dict[str, StoredTensor]:
+    """The tensors of one file. Raises ValueError for a file that the safetensors library refuses."""
+    if not path.is_file():  # a pipe would wait forever
+        raise ValueError(f"{path} is not a file: weights must be a regular safetensors file")
+    try:
+        with safe_open(path, framework="numpy"):
+            pass
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ValueError(
+            f"{path} is not a complete safetensors file ({' '.join(str(error).split())[:200]}): it is truncated, "
+            "damaged or of another kind; download or save it again"
+        ) from None
+    header.pop("__metadata__", None)
+    return {
+        name: StoredTensor(path, name, t["dtype"], tuple(t["shape"]), 8 + length + t["data_offsets"][0])
+        for name, t in header.items()
+    }
+
+
+def read_tensor(tensor: StoredTensor, n_rows: int | None = None) -> Floats:
+    """A tensor's values as float32, or those of its first n_rows rows; exact for F32, F16 and BF16.
+
+    Raises ValueError for another dtype, for NaN or infinite values, and for a file that has become shorter.
+    """
+    shape = tensor.shape if n_rows is None else (n_rows, *tensor.shape[1:])
+    out = np.empty(prod(shape), np.float32)
+    first = 0
+    for values in _chunks(tensor, out.size):
+        out[first : first + values.size] = values
+        first += values.size
+    return out.reshape(shape)
+
+
+def same_values(a: StoredTensor, b: StoredTensor, n_rows: int) -> bool:
+    """Whether the first n_rows rows of two tensors of one shape are equal, with neither of them in memory."""
+    count = prod((n_rows, *a.shape[1:]))
+    return all(np.array_equal(x, y) for x, y in zip(_chunks(a, count), _chunks(b, count), strict=True))
+
+
+def check_dtype(tensor: StoredTensor) -> None:
+    """Raise ValueError unless the tensor can be read as float32 without loss."""
+    if tensor.dtype not in _STORED_AS:
+        raise ValueError(
+            f"{tensor.path}: {tensor.name!r} is stored as {tensor.dtype}: save it as one of {', '.join(_STORED_AS)}"
+        )
+
+
+def _chunks(tensor: StoredTensor, count: int) -> Iterator[Floats]:
+    """The first `count` values of a tensor, some at a time, each from a map of its own range of the file."""
+    check_dtype(tensor)
+    stored = np.dtype(_STORED_AS[tensor.dtype])
+    for first in range(0, count, _CHUNK):
+        n_here = min(_CHUNK, count - first)
+        try:
+            part = np.memmap(tensor.path, stored, "r", tensor.start + first * stored.itemsize, (n_here,))
+        except (ValueError, OSError):  # a range past the end cannot be mapped
+            raise ValueError(f"{tensor.path} became shorter while {tensor.name!r} was read: load it again") from None
+        bits = tensor.dtype == "BF16"  # the upper half of a float32
+        values = np.asarray((part.astype(np.uint32) << 16).view(np.float32) if bits else part.astype(np.float32))
+        _check_finite(tensor, values)
+        yield values
+
+
+def _check_finite(tensor: StoredTensor, values: Floats) -> None:
+    with np.errstate(all="ignore"):
+        total = values.sum()  # several times faster than isfinite on each; NaN and infinity never leave a sum
+    if not np.isfinite(total) and not np.isfinite(values).all():
+        bad = values[~np.isfinite(values)][0]
+        raise ValueError(f"{tensor.path}: {tensor.name!r} holds {bad}: the weights are damaged, get them again")
+
+
+def read_json(path: Path, max_bytes: int) -> dict[str, object]:
+    """The object in a JSON file. Raises ValueError for a broken, doubled or oversized one."""
+
+    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        names = [name for name, _ in pairs]
+        if len(set(names)) < len(names):
+            raise ValueError(f"the key {next(n for n in names if names.count(n) > 1)!r:.80} is there twice")
+        return dict(pairs)
+
+    def refuse(constant: str) -> object:
+        raise ValueError(f"{constant} is not JSON")
+
+    try:
+        if not path.is_file():
+            raise ValueError("no such file")
+        if path.stat().st_size > max_bytes:
+            raise ValueError(f"{path.stat().st_size} bytes are more than the {max_bytes} that it may have")
+        content = json.loads(path.read_bytes(), object_pairs_hook=once, parse_constant=refuse)
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be used ({error}): mend it or get it again") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a JSON {type(content).__name__} where an object must be: get it again")
+    return content
+
+
+def weight_map(index: Path) -> dict[str, str]:
+    """Tensor name -> file name, from an index. Raises ValueError for a name that leads out of the folder."""
+    names = read_json(index, max_bytes=1 << 24).get("weight_map")
+    if not isinstance(names, dict):
+        raise ValueError(f"{index} has no object weight_map: get it again")
+    for tensor, name in names.items():
+        # No separators of any system, no drive, no pickle: what is left can only lie in the folder itself.
+        plain = isinstance(name, str) and name.endswith(".safetensors") and not set(name) & set("/\\:\0")
+        if not plain:
+            raise ValueError(
+                f"{index} puts {tensor!r} into {name!r}: only names of .safetensors files in the same folder are opened"
+            )
+    return names
+
+
+def _read_shards(folder: Path, index: Path) -> dict[str, StoredTensor]:
+    """The tensors of a sharded checkpoint: the index decides, and index and shards must name the same ones."""
+    names = weight_map(index)
+    shards = {}
+    for file in sorted(set(names.values())):
+        _check_inside(folder, folder / file)
+        shards[file] = read_header(folder / file)
+    for tensor, file in names.items():
+        if tensor not in shards[file]:
+            raise ValueError(f"{index} puts {tensor!r} into {file}, which does not hold it: get both again")
+    for file, tensors in shards.items():
+        for tensor in tensors:
+            if tensor not in names:
+                raise ValueError(f"{folder / file} holds {tensor!r}, which {INDEX_FILE} does not list: get both again")
+    return {tensor: shards[file][tensor] for tensor, file in names.items()}
+
+
+def _check_inside(folder: Path, shard: Path) -> None:
+    """Raise ValueError for a shard that is missing, or a link out of the folder.
+
+    The Hugging Face cache keeps its files as links from models--*/snapshots/* into the blobs of the same
+    repository, or into those that all repositories share: these are let through.
+    """
+    if not shard.exists():
+        raise ValueError(f"{shard} is missing, though {INDEX_FILE} lists it: get the whole checkpoint again")
+    home, target = folder.resolve(), shard.resolve()
+    allowed = [home]
+    if home.parent.name == "snapshots" and home.parent.parent.name.startswith("models--"):
+        repository = home.parent.parent
+        allowed += [repository / "blobs", repository.parent / "blobs"]
+    if not any(target.is_relative_to(place) for place in allowed):
+        raise ValueError(f"{shard} is a link out of its folder: put the file itself there")

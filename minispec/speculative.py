@@ -1,0 +1,268 @@
+"""Speculative decoding: a drafter guesses, the target checks all guesses in one pass, the law stays its own.
+
+This file stands alone: it needs NumPy and nothing else, and knows no model. Anything with `n_ctx`,
+`n_vocab`, `new_cache` and `forward` is a target; anything with `start` is a drafter.
+
+One round: **draft** up to n_draft tokens, each with the distribution it was drawn from; **verify** them
+in one target pass, which gives the target's distribution at each guess and one place further; **accept**
+guesses in order while a coin allows; **replace** the first refused one by a draw from what the target
+has over the draft (or add a bonus token when none was refused); **roll back** the cache to what was kept.
+
+One rule serves all: greedy decoding is a distribution with one token in it.
+
+Source: Leviathan, Kalman, Matias 2023 (arXiv 2211.17192); Chen et al. 2023 (arXiv 2302.01318).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Probs = NDArray[Any]  # [n_vocab], sums to one: float64, or Fraction where a test wants exact sums
+Stop = Callable[[Sequence[int]], bool]  # given the new tokens so far: does the text end after the last?
+
+
+# --- what the loop is given ----------------------------------------------------------------------
+
+
+class Cache(Protocol):
+    """The keys and values of `length` positions."""
+
+    length: int
+
+    def truncate(self, length: int) -> None:
+        """Forget all but the first `length` positions."""
+
+
+class Target(Protocol):
+    """The model whose text is written."""
+
+    @property
+    def n_ctx(self) -> int:
+        """The most positions a cache holds."""
+
+    @property
+    def n_vocab(self) -> int:
+        """The number of tokens."""
+
+    def new_cache(self) -> Any:
+        """An empty `Cache`."""
+
+    def forward(self, ids: Sequence[int], cache: Any, n_logits: int | None = None) -> NDArray[Any]:
+        """Append positions to the cache; logits [n_logits, n_vocab] of the last of them."""
+
+
+class Sampler(Protocol):
+    """How logits become the distribution that a token is drawn from."""
+
+    def probs(self, logits: NDArray[Any]) -> Probs:
+        """Logits [n_vocab] to probabilities [n_vocab]."""
+
+
+class Choices(Protocol):
+    """The loop's only two kinds of chance. A test may walk all outcomes instead of throwing dice."""
+
+    def accept(self, target_prob: Any, draft_prob: Any) -> bool:
+        """True with probability min(1, target_prob / draft_prob); never where target_prob is 0."""
+
+    def draw(self, probs: Probs) -> int:
+        """A token with these probabilities; never one whose probability is 0."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Guessed tokens and, for each, the distribution [n_vocab] it was really drawn from."""
+
+    tokens: Sequence[int]
+    probs: Sequence[Probs]
+
+
+class Drafting(Protocol):
+    """A drafter at work on one text."""
+
+    def draft(self, ids: Sequence[int], n_draft: int, sampling: Sampler, choices: Choices) -> Draft:
+        """Guess up to n_draft tokens that follow ids; fewer, or none, are fine."""
+
+
+class Drafter(Protocol):
+    """A way of guessing."""
+
+    @property
+    def n_vocab(self) -> int:
+        """The number of tokens it may guess from: the target's."""
+
+    def start(self) -> Drafting:
+        """Begin a text: all state of the run is in what is returned."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One pass of the target: what was guessed, how much was kept, what was written.
+
+    n_accepted tokens of `drafted` open `committed`; a replacement or a bonus token closes it, unless the
+    text stopped before. finish is None, or in the last step "stop", "length" or "context".
+    draft_seconds and target_seconds are the time spent in the drafter and in the target's pass.
+    """
+
+    drafted: tuple[int, ...]
+    n_accepted: int
+    committed: tuple[int, ...]
+    finish: str | None
+    draft_seconds: float = 0.0
+    target_seconds: float = 0.0
+
+
+class Dice:
+    """Choices by a seeded NumPy generator."""
+
+    def __init__(self, seed: int) -> None:
+        """Raises ValueError for a seed that is not an integer from 0 up."""
+        check_count("seed", seed)
+        self.rng = np.random.default_rng(seed)
+
+    def accept(self, target_prob: Any, draft_prob: Any) -> bool:
+        """u * q < p with a uniform u below 1: no division, and nothing passes where p is 0.
+
+        The product of u and a denormal q may round up to q itself, which q <= p lets through.
+        """
+        return bool(self.rng.random() * draft_prob < target_prob or 0 < draft_prob <= target_prob)
+
+    def draw(self, probs: Probs) -> int:
+        """The first token whose cumulated probability exceeds a uniform number."""
+        cumulated = np.cumsum(probs)
+        token = int(np.searchsorted(cumulated, self.rng.random() * cumulated[-1], side="right"))
+        if token == len(cumulated):  # the product was rounded up to the sum itself
+            token = int(np.searchsorted(cumulated, cumulated[-1], side="left"))
+        return token
+
+
+# --- the rule ------------------------------------------------------------------------------------
+
+
+def residual(target_probs: Probs, draft_probs: Probs) -> Probs:
+    """What the target has over the draft, rescaled to sum to one: the law of a refused guess's replacement."""
+    excess = np.maximum(target_probs - draft_probs, 0)
+    total = excess.sum()
+    return excess / total if total > 0 else target_probs  # no excess: the two are equal up to rounding
+
+
+def judge(draft: Draft, logits: NDArray[Any], sampling: Sampler, choices: Choices) -> Iterator[tuple[int, bool]]:
+    """The tokens a round writes, in order, each with whether it is an accepted guess.
+
+    logits [len(draft.tokens) + 1, n_vocab] are the target's, row i for the place of guess i.
+    """
+    for token, draft_probs, row in zip(draft.tokens, draft.probs, logits, strict=False):
+        target_probs = sampling.probs(row)
+        if not choices.accept(target_probs[token], draft_probs[token]):
+            yield choices.draw(residual(target_probs, draft_probs)), False
+            return
+        yield token, True
+    yield choices.draw(sampling.probs(logits[-1])), False
+
+
+# --- the loop ------------------------------------------------------------------------------------
+
+
+def speculate(
+    target: Target,
+    drafter: Drafter,
+    ids: Sequence[int],
+    *,
+    max_new_tokens: int,
+    sampling: Sampler,
+    n_draft: int = 4,
+    seed: int = 0,
+    stop: Stop | None = None,
+    choices: Choices | None = None,
+) -> Iterator[Step]:
+    """Write up to max_new_tokens after ids, with the target's law, a `Step` for every pass of the target.
+
+    The text ends where `stop` says so, at max_new_tokens, or when prompt and text fill the context
+    window (n_ctx tokens in all): exactly where plain decoding ends. `choices` replaces the dice of `seed`.
+    Raises ValueError, at once, for an empty or too long prompt, negative counts, or another vocabulary.
+    """
+    check_count("n_draft", n_draft)
+    if drafter.n_vocab != target.n_vocab:
+        raise ValueError(
+            f"the draft has {drafter.n_vocab} tokens and the target {target.n_vocab}: they must share a vocabulary"
+        )
+    text = Text(target, ids, max_new_tokens, stop)
+    choices = Dice(seed) if choices is None else choices
+    return _rounds(target, drafter, text, sampling, n_draft, choices)
+
+
+def _rounds(
+    target: Target, drafter: Drafter, text: Text, sampling: Sampler, n_draft: int, choices: Choices
+) -> Iterator[Step]:
+    cache, drafting = target.new_cache(), drafter.start()
+    finish = text.finish()
+    if finish:
+        yield Step((), 0, (), finish)
+    while not finish:
+        began = time.perf_counter()
+        draft = drafting.draft(text.ids, min(n_draft, text.room - 1), sampling, choices)
+        drafted = time.perf_counter()
+        pending = [*text.ids[cache.length :], *draft.tokens]
+        logits = target.forward(pending, cache, n_logits=len(draft.tokens) + 1)
+        verified = time.perf_counter()
+
+        first, n_accepted = len(text.ids), 0
+        for token, accepted in judge(draft, logits, sampling, choices):
+            n_accepted += accepted
+            finish = text.commit(token)
+            if finish:
+                break
+        cache.truncate(len(text.ids) - 1)  # the last token has not been read yet
+
+        committed = tuple(text.ids[first:])
+        seconds = drafted - began, verified - drafted
+        yield Step(tuple(draft.tokens), n_accepted, committed, finish, *seconds)
+
+
+class Text:
+    """The ids so far, and where they end: shared with plain decoding, so both end alike."""
+
+    def __init__(self, target: Target, ids: Sequence[int], max_new_tokens: int, stop: Stop | None) -> None:
+        """Raises ValueError for a prompt that is empty or does not fit, and for a negative max_new_tokens."""
+        check_count("max_new_tokens", max_new_tokens)
+        if not len(ids):
+            raise ValueError("the prompt has no tokens: give at least one")
+        if len(ids) > target.n_ctx:
+            raise ValueError(
+                f"the prompt has {len(ids)} tokens and the context window holds {target.n_ctx}: shorten the prompt"
+            )
+        self.ids = [int(token) for token in ids]
+        self.n_prompt = len(ids)
+        self.n_ctx = target.n_ctx
+        self.limit = self.n_prompt + max_new_tokens
+        self.stop = stop
+
+    @property
+    def room(self) -> int:
+        """How many more tokens may be written."""
+        return min(self.limit, self.n_ctx) - len(self.ids)
+
+    def commit(self, token: int) -> str | None:
+        """Add a token; why the text ends with it, or None."""
+        self.ids.append(token)
+        return self.finish()
+
+    def finish(self) -> str | None:
+        """A stop comes before a limit that is reached with the same token."""
+        n_new = len(self.ids) - self.n_prompt
+        if self.stop is not None and n_new and self.stop(self.ids[self.n_prompt :]):
+            return "stop"
+        if len(self.ids) >= self.limit:
+            return "length"
+        return "context" if len(self.ids) >= self.n_ctx else None
+
+
+def check_count(name: str, value: object) -> None:
+    """Raise ValueError unless value is an integer from 0 up."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+        raise ValueError(f"{name} is {value!r}: give an integer, 0 or more")

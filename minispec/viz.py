@@ -1,0 +1,98 @@
+"""Data as text for a terminal: pieces in colour, the closing line, a comparison and why it came out so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from minispec.trace import Run, token_kinds
+
+if TYPE_CHECKING:
+    from minispec.tokenizer import Tokenizer
+
+STYLES: dict[str, dict[str, Any]] = {
+    "accepted": {"fg": "green"},
+    "replaced": {"fg": "red", "bold": True},
+    "bonus": {"fg": "cyan", "underline": True},
+    "plain": {},
+}
+LEGEND = {"accepted": "guessed and kept", "replaced": "corrected", "bonus": "bonus"}
+
+
+def style(text: str, kind: str) -> str:
+    """Text in the colour of its kind; line ends stay bare, so that no style runs on to the margin."""
+    return "\n".join(click.style(line, **STYLES[kind]) if line else "" for line in text.split("\n"))
+
+
+def legend() -> str:
+    """What the colours mean."""
+    return "  ".join(style(meaning, kind) for kind, meaning in LEGEND.items())
+
+
+def rate(value: float | None) -> str:
+    """A share as per cent, or n/a."""
+    return "n/a" if value is None else f"{100 * value:.0f} %"
+
+
+def number(value: float | None) -> str:
+    """A figure with about three digits, or n/a."""
+    if value is None:
+        return "n/a"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def closing_line(run: Run, sampled_seed: int | None = None) -> str:
+    """How many passes, tokens a pass, accept rate, tokens a second, and the seed where dice were thrown."""
+    parts = [f"{len(run.ids)} tokens in {run.passes} passes: {number(run.tokens_per_pass)} a pass"]
+    if run.drafted:
+        parts.append(f"{rate(run.accept_rate)} of {run.drafted} guesses kept")
+    parts.append(f"{number(run.tokens_per_second)} tokens/s")
+    if sampled_seed is not None:
+        parts.append(f"seed {sampled_seed}")
+    if run.finish == "context":
+        parts.append("the context window is full")
+    return ", ".join(parts)
+
+
+def rounds(run: Run, tokenizer: Tokenizer) -> Iterator[str]:
+    """A line for every round: what was guessed, how much was kept, and the target's own token."""
+    for i, step in enumerate(run.steps, 1):
+        kept = "|".join(repr(tokenizer.decode([token])) for token in step.drafted[: step.n_accepted])
+        refused = "|".join(repr(tokenizer.decode([token])) for token in step.drafted[step.n_accepted :])
+        own = [f"{kind} {tokenizer.decode([token])!r}" for token, kind in token_kinds(step) if kind != "accepted"]
+        yield f"{i:4} kept {step.n_accepted} of {len(step.drafted)}: [{kept}] ({refused}) {' '.join(own)}"
+
+
+def comparison(plain: Run, speculative: Run, same: bool | None, speedup: float) -> str:
+    """Both ways of writing side by side, and the verdict."""
+    rows = [f"{'':12} {'tokens':>7} {'passes':>7} {'a pass':>7} {'kept':>6} {'seconds':>8} {'tokens/s':>9}"]
+    for name, run in (("plain", plain), ("speculative", speculative)):
+        rows.append(
+            f"{name:12} {len(run.ids):7} {run.passes:7} {number(run.tokens_per_pass):>7} {rate(run.accept_rate):>6} "
+            f"{run.seconds:8.3f} {number(run.tokens_per_second):>9}"
+        )
+    verdicts = {True: "same text, token for token", False: "THE TEXTS DIFFER", None: "sampled: two draws of one law"}
+    rows.append(f"{verdicts[same]}; speed-up {speedup:.2f}")
+    return "\n".join(rows)
+
+
+def why_slower(plain: Run, speculative: Run) -> str:
+    """Where the time went when speculation lost, and what to try."""
+    one_row = median(step.target_seconds for step in plain.steps)
+    check = median(step.target_seconds for step in speculative.steps)
+    guess = sum(step.draft_seconds for step in speculative.steps) / max(speculative.drafted, 1)
+    cost, gain = guess / one_row, speculative.tokens_per_pass or 0.0
+    reason = (
+        f"why: {rate(speculative.accept_rate)} of the guesses were kept, so a round wrote {number(gain)} tokens; "
+        f"a guess cost {cost:.2f} of a plain pass and a check {check / one_row:.2f}"
+    )
+    hint = "try a smaller -k" if cost < 0.5 else "try a cheaper draft model, or a smaller -k"
+    return f"{reason}\ntry: {hint}; -d none is plain decoding"
+
+
+def medians(runs: Sequence[Run]) -> Run:
+    """The run whose time is the middle one."""
+    return sorted(runs, key=lambda run: run.seconds)[len(runs) // 2]

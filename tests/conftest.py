@@ -1,0 +1,13 @@
+"""One Hypothesis profile: quick by default, `--hypothesis-profile=thorough` for the long run.
+
+Kernels compile inside the first example, so there is no deadline.
+"""
+
+from hypothesis import HealthCheck, settings
+
+quick = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+settings.register_profile("quick", quick)
+settings.register_profile("thorough", quick, max_examples=5000)
+settings.load_profile("quick")

@@ -1,0 +1,136 @@
+"""A pass gives the same bits however a text is cut, and the right numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toys import ODD, TINY, tiny_model
+
+from minispec.model import GPT2, GPT2Config, operations
+
+BACKENDS = ["numba", "numpy"]
+configs = st.sampled_from([TINY, ODD])
+
+
+def random_ids(config: GPT2Config, n: int, seed: int) -> list[int]:
+    return list(np.random.default_rng(seed).integers(0, config.n_vocab, n))
+
+
+@st.composite
+def split_texts(draw: Any) -> tuple[GPT2Config, list[int], list[int]]:
+    """A config, ids, and the sizes of the passes they are cut into."""
+    config = draw(configs)
+    n = draw(st.integers(1, config.n_ctx))
+    sizes: list[int] = []
+    while sum(sizes) < n:
+        sizes.append(draw(st.integers(1, n - sum(sizes))))
+    return config, random_ids(config, n, draw(st.integers(0, 99))), sizes
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@given(text=split_texts())
+def test_logits_have_the_same_bits_for_every_split_into_passes(
+    backend: str, text: tuple[GPT2Config, list[int], list[int]]
+) -> None:
+    config, ids, sizes = text
+    model = tiny_model(config, 0, backend)
+    whole = model.forward(ids, model.new_cache())
+    cache, start = model.new_cache(), 0
+    for size in sizes:
+        rows = model.forward(ids[start : start + size], cache)
+        assert rows.tobytes() == whole[start : start + size].tobytes()
+        start += size
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@given(n_past=st.integers(0, 10), n_new=st.integers(2, 8), config=configs)
+def test_a_row_does_not_see_the_rows_after_it(backend: str, n_past: int, n_new: int, config: GPT2Config) -> None:
+    model, ids = tiny_model(config, 0, backend), random_ids(config, n_past + n_new, 1)
+    other = [*ids[:-1], (ids[-1] + 1) % config.n_vocab]
+    rows = []
+    for text in (ids, other):
+        cache = model.new_cache()
+        if n_past:
+            model.forward(text[:n_past], cache)
+        rows.append(model.forward(text[n_past:], cache))
+    assert rows[0][:-1].tobytes() == rows[1][:-1].tobytes()
+    assert rows[0][-1].tobytes() != rows[1][-1].tobytes()
+
+
+def test_bits_do_not_depend_on_threads() -> None:
+    numba = pytest.importorskip("numba")
+    if numba.config.NUMBA_NUM_THREADS < 2:
+        pytest.skip("one core: there is nothing to compare")
+    model = tiny_model(ODD)
+    before, results = numba.get_num_threads(), []
+    try:
+        for threads in (1, 2, 1, 2):
+            numba.set_num_threads(threads)
+            results.append(model.forward(random_ids(ODD, 40, 2), model.new_cache()).tobytes())
+    finally:
+        numba.set_num_threads(before)
+    assert len(set(results)) == 1
+
+
+@given(configs, st.integers(1, 30), st.integers(0, 9))
+def test_both_backends_agree(config: GPT2Config, n: int, seed: int) -> None:
+    ids = random_ids(config, n, seed)
+    one, other = (tiny_model(config, seed % 2, backend) for backend in BACKENDS)
+    a, b = one.forward(ids, one.new_cache()), other.forward(ids, other.new_cache())
+    assert np.abs(a - b).max() <= 1e-4 * np.abs(b).max()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_logits_only_for_the_rows_that_are_asked_for(backend: str) -> None:
+    model, ids = tiny_model(TINY, 0, backend), random_ids(TINY, 9, 3)
+    whole = model.forward(ids, model.new_cache())
+    for n_logits in range(10):
+        some = model.forward(ids, model.new_cache(), n_logits=n_logits)
+        assert some.tobytes() == whole[9 - n_logits :].tobytes()
+    with pytest.raises(ValueError, match="n_logits is 10"):
+        model.forward(ids, model.new_cache(), n_logits=10)
+
+
+@pytest.mark.parametrize("bad", [[97], [-1], [2**31], [2**70], [], [1.0], [True], [[1]], ["a"]])
+def test_ids_that_are_none_are_refused_and_the_cache_stays_as_it_was(bad: Any) -> None:
+    model = tiny_model()
+    cache = model.new_cache()
+    model.forward([1, 2], cache)
+    with pytest.raises(ValueError, match=r"token id|ids are"):
+        model.forward(bad, cache)
+    assert cache.length == 2
+
+
+def test_numpy_integers_are_ids() -> None:
+    model = tiny_model()
+    for kind in (np.int32, np.uint8, np.int64):
+        rows = model.forward(np.array([1, 2], kind), model.new_cache())  # type: ignore[arg-type]
+        assert rows.tobytes() == model.forward([1, 2], model.new_cache()).tobytes()
+
+
+def test_an_unknown_backend_is_refused() -> None:
+    with pytest.raises(ValueError, match="backend is 'cuda': choose one of numba, numpy"):
+        operations("cuda")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_options_of_attention_are_honoured(backend: str) -> None:
+    from dataclasses import replace
+
+    from checkpoints import tiny_tensors
+
+    tensors, ids = tiny_tensors(TINY, 0), [3, 1, 4, 1, 5]
+    outputs = set()
+    for change in (
+        {},
+        {"scale_attn_weights": False},
+        {"scale_attn_by_inverse_layer_idx": True},
+        {"layer_norm_epsilon": 0.1},
+    ):
+        model = GPT2(replace(TINY, **change), tensors, backend)
+        outputs.add(model.forward(ids, model.new_cache()).tobytes())
+    assert len(outputs) == 4

@@ -1,0 +1,167 @@
+"""Temperature, top-k and top-p: values worked by hand, ties, and the far ends."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from minispec.sampling import Sampling
+from minispec.speculative import Dice
+
+logit_rows = st.lists(st.integers(-8, 8), min_size=1, max_size=12).map(lambda row: np.array(row, np.float32))
+
+
+def kept(sampling: Sampling, logits: Any) -> set[int]:
+    return set(np.flatnonzero(sampling.probs(np.asarray(logits))).tolist())
+
+
+def by_sorting(logits: Any, temperature: float, top_k: int, top_p: float) -> list[float]:
+    """The rule as one would write it first: sort, cut, rescale."""
+    order = sorted(range(len(logits)), key=lambda i: (-logits[i], i))
+    weights = {i: math.exp((float(logits[i]) - float(logits[order[0]])) / temperature) for i in order}
+    order = order[:top_k] if top_k else order
+    total, mass, nucleus = sum(weights[i] for i in order), 0.0, []
+    for i in order:
+        nucleus.append(i)
+        mass += weights[i] / total
+        if top_p < 1 and mass >= top_p - 1e-12:
+            break
+    total = sum(weights[i] for i in nucleus)
+    return [weights[i] / total if i in nucleus else 0.0 for i in range(len(logits))]
+
+
+@given(logit_rows, st.floats(0.05, 20), st.integers(0, 14), st.floats(0, 1))
+def test_equals_sorting(logits: Any, temperature: float, top_k: int, top_p: float) -> None:
+    probs = Sampling(temperature, top_k, top_p).probs(logits)
+    assert probs.dtype == np.float64
+    assert np.allclose(probs, by_sorting(logits, temperature, top_k, top_p), atol=1e-12)
+    assert abs(probs.sum() - 1) < 1e-12
+
+
+@given(logit_rows)
+def test_greedy_is_the_first_of_the_largest(logits: Any) -> None:
+    assert np.array_equal(Sampling().probs(logits), np.eye(len(logits))[np.argmax(logits)])
+    assert np.array_equal(Sampling(1.0, top_k=1).probs(logits), Sampling().probs(logits))
+    assert np.array_equal(Sampling(1.0, top_p=0.0).probs(logits), Sampling().probs(logits))
+
+
+@pytest.mark.parametrize(
+    ("top_p", "expected"), [(0.8, {0, 1, 2}), (0.7, {0, 1}), (0.4, {0}), (0.39, {0}), (1.0, {0, 1, 2, 3})]
+)
+def test_top_p_keeps_the_smallest_set_that_reaches_it(top_p: float, expected: set[int]) -> None:
+    probs = np.array([0.4, 0.3, 0.2, 0.1])
+    for order in ([0, 1, 2, 3], [3, 1, 0, 2]):
+        places = {order.index(i) for i in expected}
+        assert kept(Sampling(1.0, top_p=top_p), np.log(probs[order])) == places
+
+
+def test_top_k_keeps_exactly_k_and_the_lower_id_of_equals() -> None:
+    assert kept(Sampling(1.0, top_k=3), [1, 2, 2, 2, 3]) == {1, 2, 4}
+    assert kept(Sampling(1.0, top_k=1), np.zeros(7)) == {0}
+    assert kept(Sampling(1.0, top_k=2), np.log([0.4, 0.3, 0.3, 1e-9])) == {0, 1}
+    for top_k in (0, 5, 6, 10**9):
+        assert kept(Sampling(1.0, top_k=top_k), [1, 2, 2, 2, 3]) == {0, 1, 2, 3, 4}
+
+
+def test_top_k_comes_first_and_top_p_counts_in_what_is_left() -> None:
+    assert kept(Sampling(1.0, top_k=5, top_p=0.5), np.zeros(1000)) == {0, 1, 2}
+    assert kept(Sampling(0.01, top_k=1, top_p=0.8), np.zeros(1000)) == {0}
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-38, 1e-10, 1e-6, 1e-4])
+@pytest.mark.parametrize("size", [50.0, 1e4])
+def test_a_tiny_temperature_is_greedy(temperature: float, size: float) -> None:
+    logits = size * np.array([-1, 0.9, 1, 0.3], np.float32)
+    assert np.array_equal(Sampling(temperature).probs(logits), Sampling().probs(logits))
+
+
+def test_a_huge_temperature_is_uniform() -> None:
+    assert np.allclose(Sampling(1e30).probs(np.array([-1e4, 0, 1e4])), 1 / 3)
+
+
+@pytest.mark.parametrize("row", [[np.nan, 1, 2], [1, np.nan, 2], [1, 2, np.nan], [np.inf, 1], [-np.inf, -np.inf]])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_broken_logits_are_refused(row: list[float], temperature: float) -> None:
+    with pytest.raises(ValueError, match="weights are broken"):
+        Sampling(temperature).probs(np.array(row))
+
+
+def test_a_masked_token_has_no_chance() -> None:
+    assert np.array_equal(Sampling(1.0).probs(np.array([-np.inf, 0.0, -np.inf])), [0, 1, 0])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"temperature": x} for x in (math.nan, math.inf, -math.inf, -1.0)]
+    + [{"top_p": x} for x in (math.nan, math.inf, -math.inf, -1.0, 2.5)]
+    + [{"top_k": x} for x in (-1, -3, 1.5, True)],
+)
+def test_nonsense_is_refused_by_name(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Sampling(**wrong)
+    assert Sampling(temperature=-0.0) == Sampling(0.0)
+
+
+# --- dice ----------------------------------------------------------------------------------------
+
+
+class Fixed:
+    """A generator that always says the same number."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def random(self) -> float:
+        return self.value
+
+
+def dice(value: float) -> Dice:
+    fixed = Dice(0)
+    fixed.rng = Fixed(value)  # type: ignore[assignment]
+    return fixed
+
+
+@pytest.mark.parametrize("uniform", [0.0, 2.0**-1074, 0.5, 1 - 2.0**-24, 1 - 2.0**-53])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_a_token_without_probability_is_never_drawn(uniform: float, kind: Any) -> None:
+    probs = np.zeros(50_257, kind)
+    probs[3], probs[40_000] = 0.3, 0.7
+    assert dice(uniform).draw(probs) in (3, 40_000)
+    assert dice(0.0).draw(probs) == 3
+    assert dice(1 - 2.0**-53).draw(probs) == 40_000
+    for total in (0.1, 0.7, 3.0):  # rounding up u * total must not fall off the end
+        assert dice(1 - 2.0**-53).draw(np.array([total / 3] * 3 + [0.0], kind)) == 2
+
+
+@pytest.mark.parametrize("uniform", [0.0, 0.5, 1 - 2.0**-53])
+def test_acceptance_at_its_edges(uniform: float) -> None:
+    coin = dice(uniform)
+    assert not coin.accept(0.0, 0.0)
+    assert not coin.accept(0.0, 0.1)
+    assert coin.accept(0.1, 0.0)
+    assert coin.accept(0.3, 0.3)
+    assert coin.accept(5e-324, 5e-324)
+    assert coin.accept(0.2, 0.4) == (uniform < 0.5)
+
+
+def test_draws_follow_their_law() -> None:
+    """False-alarm odds 1e-6 for each of the two checks; seeded."""
+    probs, coin, n = np.array([0.1, 0.0, 0.25, 0.05, 0.6]), Dice(1), 100_000
+    counts = np.bincount([coin.draw(probs) for _ in range(n)], minlength=5)
+    assert counts[1] == 0
+    assert stats.chisquare(counts[[0, 2, 3, 4]], n * probs[[0, 2, 3, 4]]).pvalue > 1e-6
+    accepted = sum(coin.accept(0.3, 0.8) for _ in range(n))
+    assert stats.binomtest(accepted, n, 0.3 / 0.8).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "abc", None, True])
+def test_a_seed_is_a_natural_number(seed: Any) -> None:
+    with pytest.raises(ValueError, match="seed is"):
+        Dice(seed)
+    assert Dice(2**64).draw(np.array([1.0])) == 0

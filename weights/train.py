@@ -1,0 +1,400 @@
+"""Train the pair in the box: a byte-level BPE, story-target on stories, story-draft on story-target.
+
+    python weights/train.py CORPUS          # a folder of .txt files, stories parted by <|endoftext|>
+
+Every stage writes a file under --work and is skipped when it is there, so a run that was
+interrupted goes on from its last checkpoint. Batches are a function of (seed, step) alone:
+stopping and resuming trains on the same tokens as one long run.
+
+Source: GPT-2 (Radford et al. 2019); soft labels (Hinton, Vinyals, Dean 2015).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+END = "<|endoftext|>"
+N_VOCAB = 4096
+N_CTX = 512
+HELD_OUT = 50  # one story in this many is never trained on
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One model of the pair: its shape and how it is trained."""
+
+    name: str
+    n_layer: int
+    n_head: int
+    n_embd: int
+    tokens: int
+    peak_rate: float
+    soft_from: float = 1.0  # the share of training after which a teacher's distribution is the label
+    batch: int = 8  # windows of n_ctx tokens a step
+    warmup: int = 100  # steps
+    decay: float = 0.4  # the last share of training, in which the rate falls to zero
+
+
+TARGET = Recipe("story-target", 6, 6, 384, tokens=8_000_000, peak_rate=1.5e-3)
+DRAFT = Recipe("story-draft", 2, 2, 128, tokens=10_000_000, peak_rate=3e-3, soft_from=0.4)
+
+
+# --- the model: GPT-2 with the parameter names of its checkpoints -------------------------------
+
+
+class Linear(nn.Module):
+    """x @ weight + bias with weight [n_in, n_out], the way GPT-2's files store it."""
+
+    def __init__(self, n_in: int, n_out: int, std: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(n_in, n_out) * std)
+        self.bias = nn.Parameter(torch.zeros(n_out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight.t(), self.bias)
+
+
+class Attention(nn.Module):
+    def __init__(self, n_embd: int, n_head: int, std: float) -> None:
+        super().__init__()
+        self.n_head = n_head
+        self.c_attn = Linear(n_embd, 3 * n_embd, 0.02)
+        self.c_proj = Linear(n_embd, n_embd, std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = self.c_attn(x).unflatten(-1, (3, self.n_head, -1)).permute(2, 0, 3, 1, 4)
+        out = F.scaled_dot_product_attention(heads[0], heads[1], heads[2], is_causal=True)
+        return self.c_proj(out.transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    def __init__(self, n_embd: int, std: float) -> None:
+        super().__init__()
+        self.c_fc = Linear(n_embd, 4 * n_embd, 0.02)
+        self.c_proj = Linear(4 * n_embd, n_embd, std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
+
+
+class Block(nn.Module):
+    def __init__(self, recipe: Recipe, dropout: float) -> None:
+        super().__init__()
+        std = 0.02 / (2 * recipe.n_layer) ** 0.5
+        self.ln_1 = nn.LayerNorm(recipe.n_embd)
+        self.attn = Attention(recipe.n_embd, recipe.n_head, std)
+        self.ln_2 = nn.LayerNorm(recipe.n_embd)
+        self.mlp = MLP(recipe.n_embd, std)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.drop(self.attn(self.ln_1(x)))
+        return x + self.drop(self.mlp(self.ln_2(x)))
+
+
+class GPT2(nn.Module):
+    """Token ids [n_batch, n_tokens] to logits [n_batch, n_tokens, n_vocab]."""
+
+    def __init__(self, recipe: Recipe, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.wte = nn.Embedding(N_VOCAB, recipe.n_embd)
+        self.wpe = nn.Embedding(N_CTX, recipe.n_embd)
+        self.h = nn.ModuleList(Block(recipe, dropout) for _ in range(recipe.n_layer))
+        self.ln_f = nn.LayerNorm(recipe.n_embd)
+        nn.init.normal_(self.wte.weight, std=0.02)
+        nn.init.normal_(self.wpe.weight, std=0.01)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.wte(ids) + self.wpe.weight[: ids.shape[1]]
+        for block in self.h:
+            x = block(x)
+        return F.linear(self.ln_f(x), self.wte.weight)
+
+
+# --- text ----------------------------------------------------------------------------------------
+
+
+def read_stories(corpus: Path) -> tuple[list[str], list[str]]:
+    """The stories of every .txt file below `corpus`: (for training, held out), parted by their hash."""
+    stories = [
+        story.strip()
+        for file in sorted(corpus.rglob("*.txt"))
+        for story in file.read_text(encoding="utf-8").split(END)
+        if story.strip()
+    ]
+    if not stories:
+        raise SystemExit(f"train: no stories in {corpus}: give a folder with .txt files")
+    held = [s for s in stories if hashlib.sha256(s.encode()).digest()[0] * HELD_OUT < 256]
+    kept = set(held)
+    return [s for s in stories if s not in kept], held
+
+
+def train_tokenizer(stories: list[str], folder: Path) -> None:
+    """GPT-2's kind of byte-level BPE: bytes, then merges in order, then <|endoftext|> as the last id."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=N_VOCAB - 1, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    tokenizer.train_from_iterator(stories, trainer)
+    tokenizer.model.save(str(folder))
+    vocab = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    vocab = dict(sorted(vocab.items(), key=lambda item: item[1])) | {END: N_VOCAB - 1}
+    write(folder / "vocab.json", json.dumps(vocab, ensure_ascii=False).encode())
+
+
+def encode(stories: list[str], folder: Path) -> list[np.ndarray]:
+    """Each story's ids, <|endoftext|> at the end."""
+    model = models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return [np.array([*e.ids, N_VOCAB - 1], np.int64) for e in tokenizer.encode_batch_fast(stories)]
+
+
+def window(stories: list[np.ndarray], rng: np.random.Generator) -> np.ndarray:
+    """n_ctx + 1 ids: random whole stories one after another, so position 0 is a beginning."""
+    pieces: list[np.ndarray] = []
+    while sum(map(len, pieces)) <= N_CTX:
+        pieces.append(stories[rng.integers(len(stories))])
+    return np.concatenate(pieces)[: N_CTX + 1]
+
+
+def batches(stories: list[np.ndarray], recipe: Recipe, seed: int, step: int) -> Iterator[Tensor]:
+    """Endless [batch, n_ctx + 1] ids from `step` on."""
+    while True:
+        rng = np.random.default_rng([seed, step, recipe.n_embd])
+        yield torch.from_numpy(np.stack([window(stories, rng) for _ in range(recipe.batch)]))
+        step += 1
+
+
+# --- training ------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def held_out_loss(model: nn.Module, stories: list[np.ndarray]) -> float:
+    """Mean nats a token over held-out stories, each alone from position 0."""
+    model.eval()
+    total, count = 0.0, 0
+    stories = sorted((s[: N_CTX + 1] for s in stories), key=len)
+    for i in range(0, len(stories), 16):
+        rows = [torch.from_numpy(s) for s in stories[i : i + 16]]
+        ids = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = model(ids[:, :-1].clamp(min=0))
+        labels = ids[:, 1:].flatten()
+        total += F.cross_entropy(logits.flatten(0, 1).float(), labels, ignore_index=-1, reduction="sum").item()
+        count += int((labels >= 0).sum())
+    model.train()
+    return total / count
+
+
+def rate(recipe: Recipe, step: int, steps: int) -> float:
+    """Linear warm-up, a plateau, then a straight line to zero: the plateau can be resumed and lengthened."""
+    up = min(1.0, (step + 1) / recipe.warmup)
+    down = min(1.0, (steps - step) / (recipe.decay * steps))
+    return recipe.peak_rate * up * down
+
+
+def train(
+    recipe: Recipe,
+    stories: list[np.ndarray],
+    held: list[np.ndarray],
+    work: Path,
+    options: argparse.Namespace,
+    teacher: nn.Module | None = None,
+) -> nn.Module:
+    """Train one model of the pair, from its checkpoint where there is one."""
+    torch.manual_seed(options.seed)
+    model = GPT2(recipe, options.dropout)
+    decayed = [p for p in model.parameters() if p.dim() == 2]
+    others = [p for p in model.parameters() if p.dim() != 2]
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=True)
+    checkpoint = work / f"{recipe.name}.pt"
+    steps, step = recipe.tokens // (recipe.batch * N_CTX), 0
+    if checkpoint.exists():
+        state = torch.load(checkpoint, weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        step = state["step"]
+        print(f"{recipe.name}: going on from step {step} of {steps}", flush=True)
+
+    def save() -> None:
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+        torch.save(state, checkpoint.with_suffix(".tmp"))
+        os.replace(checkpoint.with_suffix(".tmp"), checkpoint)
+
+    mean, began, first = 0.0, time.perf_counter(), step
+    for ids in batches(stories, recipe, options.seed, step):
+        if step >= steps:
+            break
+        torch.manual_seed(options.seed + step)
+        for group in optimizer.param_groups:
+            group["lr"] = rate(recipe, step, steps)
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = model(ids[:, :-1])
+            if teacher is not None and step >= recipe.soft_from * steps:
+                with torch.no_grad():
+                    labels = teacher(ids[:, :-1]).float().softmax(-1).flatten(0, 1)
+            else:
+                labels = ids[:, 1:].flatten()
+        loss = F.cross_entropy(logits.float().flatten(0, 1), labels)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        step += 1
+        mean += (loss.item() - mean) / min(step - first, 50)
+        if step % 20 == 0:
+            speed = (step - first) * recipe.batch * N_CTX / (time.perf_counter() - began)
+            left = (steps - step) * recipe.batch * N_CTX / speed / 60
+            print(
+                f"{recipe.name} step {step}/{steps} loss {mean:.3f} {speed:.0f} tokens/s {left:.0f} min left",
+                flush=True,
+            )
+        if step % 200 == 0:
+            save()
+            print(f"{recipe.name} step {step} held-out {held_out_loss(model, held):.3f} nats a token", flush=True)
+    save()
+    return model
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all."""
+    path.with_suffix(".tmp").write_bytes(data)
+    os.replace(path.with_suffix(".tmp"), path)
+
+
+def export(model: nn.Module, recipe: Recipe, tokenizer: Path, folder: Path) -> None:
+    """A Hugging Face folder: F16 weights, config, vocabulary."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {k: v.detach().half().contiguous() for k, v in model.state_dict().items()}
+    save_file(weights, folder / "model.tmp", metadata={"format": "pt"})
+    os.replace(folder / "model.tmp", folder / "model.safetensors")
+    shape = {k: v for k, v in asdict(recipe).items() if k in ("n_layer", "n_head", "n_embd")}
+    config = {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "activation_function": "gelu_new",
+        "vocab_size": N_VOCAB,
+        "n_positions": N_CTX,
+        "n_ctx": N_CTX,
+        **shape,
+        "layer_norm_epsilon": 1e-5,
+        "tie_word_embeddings": True,
+        "bos_token_id": N_VOCAB - 1,
+        "eos_token_id": N_VOCAB - 1,
+        "dtype": "float32",
+    }
+    write(folder / "config.json", json.dumps(config, indent=2).encode() + b"\n")
+    settings = {"tokenizer_class": "GPT2Tokenizer", "model_max_length": N_CTX}
+    settings |= dict.fromkeys(("bos_token", "eos_token", "unk_token"), END)
+    write(folder / "tokenizer_config.json", json.dumps(settings, indent=2).encode() + b"\n")
+    for name in ("vocab.json", "merges.txt"):
+        shutil.copyfile(tokenizer / name, folder / name)
+
+
+@torch.no_grad()
+def agreement(target: nn.Module, draft: nn.Module, stories: list[np.ndarray]) -> tuple[float, float]:
+    """On held-out stories: how often the top tokens agree, and the mean of sum(min(p, q))."""
+    same, overlap, count = 0.0, 0.0, 0
+    for story in stories:
+        ids = torch.from_numpy(story[:N_CTX])[None]
+        p, q = (m(ids)[0].float().softmax(-1) for m in (target, draft))
+        same += (p.argmax(-1) == q.argmax(-1)).sum().item()
+        overlap += torch.minimum(p, q).sum().item()
+        count += len(p)
+    return same / count, overlap / count
+
+
+def card(out: Path, recipes: list[Recipe], figures: dict[str, object]) -> None:
+    """Write the model card from what was measured."""
+    text = (Path(__file__).parent / "card.md").read_text(encoding="utf-8")
+    rows = []
+    for recipe in recipes:
+        file = out / recipe.name / "model.safetensors"
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        rows.append(f"| `{recipe.name}/model.safetensors` | {file.stat().st_size:,} | `{digest}` |")
+    write(out / "README.md", text.format(files="\n".join(rows), **figures).encode())
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("corpus", type=Path, help="folder of .txt files")
+    here = Path(__file__).resolve().parent
+    parser.add_argument("--out", type=Path, default=here, help="where the two model folders go")
+    parser.add_argument("--work", type=Path, default=here / ".work", help="checkpoints and the vocabulary")
+    parser.add_argument("--target-tokens", type=int, default=TARGET.tokens)
+    parser.add_argument("--draft-tokens", type=int, default=DRAFT.tokens)
+    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    target_recipe = Recipe(**asdict(TARGET) | {"tokens": options.target_tokens})
+    draft_recipe = Recipe(**asdict(DRAFT) | {"tokens": options.draft_tokens})
+    options.work.mkdir(parents=True, exist_ok=True)
+
+    texts, held_texts = read_stories(options.corpus)
+    if not (options.work / "vocab.json").exists():
+        train_tokenizer(texts, options.work)
+    stories, held = encode(texts, options.work), encode(held_texts, options.work)
+    n_train, n_held = sum(map(len, stories)), sum(map(len, held))
+    print(f"{len(stories)} stories, {n_train:,} tokens; {len(held)} held out, {n_held:,} tokens", flush=True)
+
+    target = train(target_recipe, stories, held, options.work, options)
+    export(target, target_recipe, options.work, options.out / TARGET.name)
+    draft = train(draft_recipe, stories, held, options.work, options, teacher=target.eval())
+    export(draft, draft_recipe, options.work, options.out / DRAFT.name)
+
+    shipped: list[nn.Module] = []  # what the folders hold: the weights as F16 rounded them
+    for recipe in (target_recipe, draft_recipe):
+        model = GPT2(recipe)
+        model.load_state_dict(
+            {k: v.float() for k, v in load_file(options.out / recipe.name / "model.safetensors").items()}
+        )
+        shipped.append(model.eval())
+    same, overlap = agreement(shipped[0], shipped[1], held)
+    figures: dict[str, object] = {
+        "stories": f"{len(stories):,}",
+        "train_tokens": f"{n_train:,}",
+        "held": f"{len(held):,}",
+        "held_tokens": f"{n_held:,}",
+        "target_loss": f"{held_out_loss(shipped[0], held):.3f}",
+        "draft_loss": f"{held_out_loss(shipped[1], held):.3f}",
+        "target_tokens": f"{target_recipe.tokens:,}",
+        "target_count": target_recipe.tokens,
+        "draft_count": draft_recipe.tokens,
+        "draft_tokens": f"{draft_recipe.tokens:,}",
+        "same": f"{same:.3f}",
+        "overlap": f"{overlap:.3f}",
+    }
+    print(json.dumps(figures, indent=2))
+    card(options.out, [target_recipe, draft_recipe], figures)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("train: interrupted; run the same command again to go on from the last checkpoint")

@@ -339,8 +339,12 @@ def main(arguments: list[str] | None = None) -> None:
         if hasattr(stream, "reconfigure"):  # Windows writes cp1252 into a pipe
             stream.reconfigure(encoding="utf-8", errors="replace")
     warnings.showwarning = lambda message, *_args, **_kwargs: complain(f"warning: {message}")
+    arguments = sys.argv[1:] if arguments is None else arguments
+    status = 0
     try:
-        status = cli.main(arguments, prog_name="minispec", standalone_mode=False) or 0
+        # Not cli.main(), which would end on errors in its own ways.
+        with cli.make_context("minispec", arguments or ["--help"]) as context:
+            cli.invoke(context)
         sys.stdout.flush()
     except click.exceptions.Exit as error:
         status = error.exit_code
@@ -361,8 +365,11 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _drop_output() -> None:
-    """Nothing more can be written: keep the interpreter from trying, and complaining, at its end."""
-    sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    """Let what cannot be written go to nowhere, so that the interpreter does not complain at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from minispec.hub import find_model
 from minispec.model import GPT2, GPT2Config, operations
 from minispec.safetensors_file import StoredTensor, check_dtype, read_json, read_tensor, same_values, stored_tensors
-from minispec.tokenizer import count_tokens
+from minispec.vocabulary import count_tokens
 
 Floats = NDArray[np.float32]
 

@@ -23,14 +23,12 @@ from minispec.tokenizer import (
     LONG_SPACE,
     TextStream,
     Tokenizer,
-    byte_letters,
     check_same_vocabulary,
-    count_tokens,
     load_tokenizer,
     read_tokenizer,
     stop_rule,
-    well_formed,
 )
+from minispec.vocabulary import byte_letters, count_tokens, well_formed
 
 ROOT = Path(__file__).resolve().parents[1]
 LETTERS = byte_letters()

@@ -1,0 +1,366 @@
+"""The command line as users and scripts meet it: text, JSON, exit statuses, one line for every fault."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoints import TINY, tiny_tensors, write_checkpoint
+
+from minispec.cli import main
+
+PROMPT = "Once upon a time"
+MINISPEC = [sys.executable, "-m", "minispec"]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run a command line in this process: (status, standard output, standard error)."""
+
+    def call(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as end:
+            main(list(arguments))
+        out = capsys.readouterr()
+        return int(end.value.code or 0), out.out, out.err
+
+    return call
+
+
+def run_json(run: Any, *arguments: str) -> dict[str, Any]:
+    status, out, _ = run(*arguments, "--json")
+    assert status == 0
+    result: dict[str, Any] = json.loads(out)
+    return result
+
+
+# --- generate --------------------------------------------------------------------------------------
+
+
+def test_generate_writes_a_story_and_one_closing_line(run: Any) -> None:
+    status, out, err = run("generate", PROMPT, "-n", "40")
+    assert status == 0
+    assert len(out.split()) > 10
+    assert out.endswith("\n")
+    assert "\x1b" not in out
+    (line,) = err.strip().splitlines()
+    for part in ("40 tokens in", "passes", "a pass", "guesses kept", "tokens/s"):
+        assert part in line
+
+
+def test_json_has_the_keys_of_the_contract(run: Any) -> None:
+    result = run_json(run, "generate", PROMPT, "-n", "30")
+    assert list(result) == [
+        "text", "prompt_ids", "ids", "finish", "passes", "drafted", "accepted", "accept_rate", "tokens_per_pass",
+        "seconds", "tokens_per_second", "target", "draft", "num_draft_tokens", "seed",
+    ]  # fmt: skip
+    assert len(result["ids"]) == 30
+    assert result["finish"] == "length"
+    assert (result["target"], result["draft"], result["num_draft_tokens"]) == ("story-target", "story-draft", 4)
+    assert result["passes"] < 30
+    assert result["accept_rate"] == result["accepted"] / result["drafted"]
+    assert result["tokens_per_pass"] == 30 / result["passes"]
+    assert result["text"] + "\n" == run("generate", PROMPT, "-n", "30")[1]
+
+
+def test_without_a_draft_nothing_is_drafted_and_the_text_is_the_same(run: Any) -> None:
+    plain, speculative = (run_json(run, "generate", PROMPT, "-n", "30", "-d", name) for name in ("none", "story-draft"))
+    assert plain["ids"] == speculative["ids"]
+    assert (plain["passes"], plain["drafted"], plain["accept_rate"]) == (30, 0, None)
+    assert (plain["draft"], plain["num_draft_tokens"]) == (None, 0)
+
+
+def test_a_draft_length_of_zero_is_plain_decoding(run: Any) -> None:
+    result = run_json(run, "generate", PROMPT, "-n", "10", "-k", "0")
+    assert (result["passes"], result["drafted"], result["accept_rate"]) == (10, 0, None)
+
+
+def test_the_numpy_backend_writes_the_same_greedy_text(run: Any) -> None:
+    one, other = (run_json(run, "generate", PROMPT, "-n", "40", "--backend", name) for name in ("numba", "numpy"))
+    assert one["ids"] == other["ids"]
+    assert one["passes"] == other["passes"]
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_very_short_texts(run: Any, n: int) -> None:
+    result = run_json(run, "generate", PROMPT, "-n", str(n))
+    assert len(result["ids"]) == n
+    status, _, err = run("generate", PROMPT, "-n", str(n))
+    assert status == 0
+    assert f"{n} tokens" in err
+
+
+def test_seeds_repeat_and_differ(run: Any) -> None:
+    sampled = ("generate", PROMPT, "-n", "30", "--temp", "1")
+    first = run_json(run, *sampled, "--seed", "0")
+    assert run_json(run, *sampled)["ids"] == first["ids"]
+    assert run_json(run, *sampled, "--seed", "1")["ids"] != first["ids"]
+    assert "seed 0" in run(*sampled)[2]
+
+
+@pytest.mark.parametrize("option", [("--top-k", "2"), ("--top-p", "0.3"), ("--temp", "0.4")])
+@pytest.mark.parametrize("draft", ["none", "story-draft"])
+def test_every_sampling_option_has_an_effect_in_every_mode(run: Any, option: tuple[str, str], draft: str) -> None:
+    arguments = ["generate", PROMPT, "-n", "30", "-d", draft, "--temp", "2", "--seed", "5"]
+    assert run_json(run, *arguments)["ids"] != run_json(run, *arguments, *option)["ids"]
+
+
+def test_a_stop_text_ends_plain_and_speculative_text_alike(run: Any) -> None:
+    whole = run_json(run, "generate", PROMPT, "-n", "40")["text"]
+    for stop in (whole[7:12], whole[20:21], whole[15:30]):
+        sides = [
+            run_json(run, "generate", PROMPT, "-n", "40", "--stop", stop, "-d", d) for d in ("none", "story-draft")
+        ]
+        assert sides[0]["ids"] == sides[1]["ids"]
+        for side in sides:
+            assert side["finish"] == "stop"
+            assert side["text"] == whole[: whole.index(stop)]
+        status, out, _ = run("generate", PROMPT, "-n", "40", "--stop", stop)
+        assert (status, out) == (0, whole[: whole.index(stop)] + "\n")
+
+
+def test_the_end_of_the_context_window(run: Any) -> None:
+    prompt = "word " * 480
+    sides = [run_json(run, "generate", prompt, "-n", "200", "-d", d) for d in ("none", "story-draft")]
+    assert sides[0]["ids"] == sides[1]["ids"]
+    for side in sides:
+        assert side["finish"] in ("context", "stop")
+        assert len(side["prompt_ids"]) + len(side["ids"]) <= 512
+
+
+def test_where_the_prompt_may_come_from(run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_bytes(PROMPT.encode() + b"\n")
+    first = run("generate", PROMPT, "-n", "5", "-q")
+    assert first[2] == ""
+    for arguments, stdin in (
+        (("-p", PROMPT), b""),
+        (("-f", str(file)), b""),
+        (("-f", "-"), PROMPT.encode()),
+        (("-",), PROMPT.encode() + b"\r\n"),
+        ((), PROMPT.encode()),
+    ):
+        assert run("generate", *arguments, "-n", "5", "-q", stdin=stdin) == first
+
+
+def test_colours_tell_tokens_apart_and_take_nothing_from_the_text(run: Any, monkeypatch: Any) -> None:
+    plain = run("generate", PROMPT, "-n", "40")[1]
+    coloured = run("generate", PROMPT, "-n", "40", "--color", "on")[1]
+    assert len({code for code in coloured.split("\x1b[") if code}) > 2
+    import re
+
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert run("generate", PROMPT, "-n", "40")[1] == plain
+
+
+def test_no_stream_and_verbose(run: Any) -> None:
+    plain = run("generate", PROMPT, "-n", "20")
+    assert run("generate", PROMPT, "-n", "20", "--no-stream")[1] == plain[1]
+    status, out, err = run("generate", PROMPT, "-n", "20", "-v")
+    assert (status, out) == (0, plain[1])
+    assert len(err.splitlines()) > len(plain[2].splitlines())
+
+
+# --- compare ---------------------------------------------------------------------------------------
+
+
+def test_compare_reports_identical_text_and_fewer_passes_than_tokens(run: Any) -> None:
+    result = run_json(run, "compare", PROMPT, "-n", "60", "--repetitions", "1")
+    assert result["identical"] is True
+    assert result["plain"]["ids"] == result["speculative"]["ids"]
+    assert result["plain"]["passes"] == len(result["plain"]["ids"])
+    assert result["speculative"]["passes"] < len(result["speculative"]["ids"])
+    assert result["speedup"] == result["plain"]["seconds"] / result["speculative"]["seconds"]
+
+
+def test_compare_of_sampled_texts_has_no_verdict(run: Any) -> None:
+    result = run_json(run, "compare", PROMPT, "-n", "10", "--repetitions", "1", "--temp", "1")
+    assert result["identical"] is None
+
+
+def test_compare_as_a_table_says_why_when_it_is_slower(run: Any) -> None:
+    status, out, _ = run("compare", PROMPT, "-n", "20", "--repetitions", "1", "-d", "story-target")
+    assert status == 0
+    assert "same text, token for token" in out
+    if "speed-up 0" in out:
+        assert "why: " in out
+        assert "try: " in out
+
+
+def test_compare_fails_when_the_texts_differ(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from minispec import speculative
+
+    real = speculative.judge
+
+    def faulty(*arguments: Any) -> Any:
+        for token, accepted in real(*arguments):
+            yield (token if accepted else 7), accepted
+
+    monkeypatch.setattr(speculative, "judge", faulty)
+    status, out, _ = run("compare", PROMPT, "-n", "20", "--repetitions", "1")
+    assert status == 1
+    assert "THE TEXTS DIFFER" in out
+
+
+# --- wrong use and input -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["generate", PROMPT, "-m", "story-targe"], "story-target"),
+        (["generate", PROMPT, "-d", "./nowhere"], "nowhere"),
+        (["generate", PROMPT, "-m", "./nowhere", "-d", "none"], "nowhere"),
+        (["generate", PROMPT, "-k", "-1"], "'-1' is not an integer, 0 or more"),
+        (["generate", PROMPT, "-k", "auto"], "'auto' is not available yet"),
+        (["generate", PROMPT, "-n", "1.5"], "'1.5' is not an integer"),
+        (["generate", PROMPT, "-n", "-1"], "'-1' is not an integer, 0 or more"),
+        (["generate", PROMPT, "--temperature", "nan"], "'nan' is not a number"),
+        (["generate", PROMPT, "--temperature", "-1"], "'-1' is not a number, 0 or more"),
+        (["generate", PROMPT, "--temperature", "inf"], "'inf' is not a number"),
+        (["generate", PROMPT, "--top-p", "2.5"], "'2.5' is not a number, from 0 to 1"),
+        (["generate", PROMPT, "--top-k", "-3"], "'-3' is not an integer"),
+        (["generate", PROMPT, "--seed", "abc"], "'abc' is not an integer"),
+        (["generate", PROMPT, "--seed", "-1"], "'-1' is not an integer, 0 or more"),
+        (["generate", PROMPT, "--threads", "0"], "'0' is not an integer, 1 or more"),
+        (["generate", PROMPT, "--threads", "100000"], "--threads is 100000"),
+        (["generate", PROMPT, "--stop", ""], "stop"),
+        (["generate", PROMPT, "--weights", "int8"], "int8"),
+        (["generate", PROMPT, "--weights", "int3"], "int3"),
+        (["generate", PROMPT, "--backend", "cuda"], "cuda"),
+        (["generate", ""], "the prompt is empty"),
+        (["generate", "-f", "no-such-file.txt"], "no-such-file.txt"),
+        (["generate", PROMPT, "-p", PROMPT], "the prompt is given twice"),
+        (["generate", "word " * 600], "context window of 512"),
+        (["generate", PROMPT, "extra"], "extra"),
+        (["generate", PROMPT, "--no-such-option"], "--no-such-option"),
+        (["compare", PROMPT, "-d", "none"], "compare needs a draft model"),
+        (["compare", PROMPT, "--repetitions", "0"], "'0' is not an integer, 1 or more"),
+        (["complete", PROMPT], "complete"),
+    ],
+)
+def test_wrong_use_is_one_line_and_status_2(run: Any, arguments: list[str], message: str) -> None:
+    status, out, err = run(*arguments, "--offline") if arguments[0] != "complete" else run(*arguments)
+    assert status == 2
+    assert out == ""
+    (line,) = err.strip().splitlines()
+    assert line.startswith("minispec: ")
+    assert message in line
+
+
+def test_empty_and_broken_input_on_a_pipe(run: Any, tmp_path: Path) -> None:
+    for data, message in (
+        (b"", "the prompt is empty"),
+        (b"\n", "the prompt is empty"),
+        (b"a\xff", "not UTF-8 (byte 1)"),
+    ):
+        status, out, err = run("generate", stdin=data)
+        assert (status, out) == (2, "")
+        assert message in err
+    file = tmp_path / "latin1.txt"
+    file.write_bytes("caf\u00e9".encode("latin-1"))
+    status, _, err = run("generate", "-f", str(file))
+    assert status == 2
+    assert "latin1.txt is not UTF-8" in err
+
+
+def test_another_vocabulary_is_refused_before_any_text(run: Any, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "other", TINY, tiny_tensors(TINY, 0))
+    letters = [chr(c) for c in (*range(33, 127), *range(161, 173), *range(174, 256), *range(256, 324))]
+    ids = {letter: i for i, letter in enumerate(letters)}
+    (tmp_path / "other" / "vocab.json").write_text(json.dumps(ids), encoding="utf-8")
+    (tmp_path / "other" / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
+    status, out, err = run("generate", PROMPT, "-d", str(tmp_path / "other"))
+    assert (status, out) == (2, "")
+    assert "4096" in err
+    assert "256" in err
+
+
+def test_a_truncated_file_is_refused_before_any_text(run: Any, tmp_path: Path) -> None:
+    import minispec.hub as hub
+
+    source = hub.find_model("story-draft")
+    for file in source.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    whole = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(whole[:-1])
+    status, out, err = run("generate", PROMPT, "-d", str(tmp_path))
+    assert (status, out) == (2, "")
+    assert "model.safetensors" in err
+    assert "truncated" in err
+
+
+# --- as a process ------------------------------------------------------------------------------------
+
+
+def test_help_is_quick_to_load_and_names_the_options() -> None:
+    script = (
+        "import sys; from minispec.cli import main\n"
+        "try: main(['generate', '--help'])\n"
+        "finally: print(sorted(set(sys.modules) & {'numpy', 'numba', 'tiktoken', 'huggingface_hub'}))"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.strip().endswith("[]")
+    for option in ("--target", "--model", "--draft", "--num-draft-tokens", "--temp", "--stop", "--json", "--offline"):
+        assert option in result.stdout
+
+
+def test_text_is_utf8_whatever_the_locale_says() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    result = subprocess.run(
+        [*MINISPEC, "generate", "Caf\u00e9 \u2014", "-n", "5", "--json"],
+        capture_output=True,
+        env=environment,
+        check=True,
+    )
+    assert json.loads(result.stdout.decode("utf-8"))["finish"] == "length"
+
+
+def long_run() -> subprocess.Popen[bytes]:
+    """A process that writes for several seconds."""
+    arguments = [*MINISPEC, "generate", PROMPT, "-n", "480", "--backend", "numpy"]
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_an_interrupt_keeps_the_text_so_far_and_ends_with_130() -> None:
+    with long_run() as process:
+        assert process.stdout is not None
+        first = process.stdout.read(10)  # what is there: text comes as it is written
+        process.send_signal(signal.SIGINT)
+        rest, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert first
+    assert rest.endswith(b"\n")
+    assert err.decode().strip() == "minispec: interrupted"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes of POSIX")
+def test_a_reader_that_goes_away_ends_the_run_quietly() -> None:
+    with long_run() as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        err = process.stderr.read().decode()
+        assert process.wait(timeout=60) == 141
+    assert err == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_an_error() -> None:
+    with open("/dev/full", "wb") as full:
+        result = subprocess.run(
+            [*MINISPEC, "generate", PROMPT, "-n", "5"], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr.decode()
+    assert result.stderr.decode().strip().splitlines()[-1].startswith("minispec: ")

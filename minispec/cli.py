@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -155,7 +156,7 @@ def limit_threads(threads: int | None, backend: str) -> None:
         raise click.UsageError(f"--threads is {threads}: this machine offers 1 to {cores}")
     for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
         os.environ[name] = str(threads)
-    if backend == "numba":
+    if backend == "numba" and find_spec("numba"):
         import numba
 
         numba.set_num_threads(threads)
@@ -181,11 +182,8 @@ def prepare(settings: Settings, prompt: str, threads: int | None, quiet: bool) -
 
     with announced(f"loading {settings.target} ...", quiet):
         pair = open_pair(settings)
-    if settings.backend == "numba":
-        with announced("compiling the kernels (once on this machine, about 10 s) ...", quiet):
-            from minispec import kernels
-
-            kernels.warm_up()
+    with announced("compiling the kernels (once on this machine, about 10 s) ...", quiet):
+        pair.target.ops.warm_up()
     ids = pair.tokenizer.encode(prompt)
     if len(ids) >= pair.target.n_ctx:
         raise click.UsageError(

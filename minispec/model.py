@@ -10,8 +10,11 @@ Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learner
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 
 import numpy as np
@@ -74,15 +77,14 @@ class Block:
 
 def operations(backend: str) -> ModuleType:
     """The module with the operations of a backend. Raises ValueError for an unknown one."""
-    if backend == "numba":
-        from minispec import kernels
-
-        return kernels
-    if backend == "numpy":
-        from minispec import reference
-
-        return reference
-    raise ValueError(f"backend is {backend!r}: choose one of {', '.join(BACKENDS)}")
+    if backend not in BACKENDS:
+        raise ValueError(f"backend is {backend!r}: choose one of {', '.join(BACKENDS)}")
+    if backend == "numba" and find_spec("numba") is None:
+        warnings.warn(
+            "Numba is not installed: going on with the plain NumPy, which is slow", RuntimeWarning, stacklevel=2
+        )
+        backend = "numpy"
+    return import_module({"numba": "minispec.kernels", "numpy": "minispec.reference"}[backend])
 
 
 class GPT2:
@@ -94,7 +96,6 @@ class GPT2:
         Raises KeyError for a missing name, ValueError for an unknown backend.
         """
         self.config = config
-        self.backend = backend
         self.ops = ops = operations(backend)
 
         def norm(name: str) -> Norm:

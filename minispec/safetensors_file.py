@@ -20,6 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from minispec.json_file import read_json
+
 Floats = NDArray[np.float32]
 
 SINGLE_FILE = "model.safetensors"
@@ -136,31 +138,6 @@ def _check_finite(tensor: StoredTensor, values: Floats) -> None:
     if not np.isfinite(total) and not np.isfinite(values).all():
         bad = values[~np.isfinite(values)][0]
         raise ValueError(f"{tensor.path}: {tensor.name!r} holds {bad}: the weights are damaged, get them again")
-
-
-def read_json(path: Path, max_bytes: int) -> dict[str, object]:
-    """The object in a JSON file. Raises ValueError for a broken, doubled or oversized one."""
-
-    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        names = [name for name, _ in pairs]
-        if len(set(names)) < len(names):
-            raise ValueError(f"the key {next(n for n in names if names.count(n) > 1)!r:.80} is there twice")
-        return dict(pairs)
-
-    def refuse(constant: str) -> object:
-        raise ValueError(f"{constant} is not JSON")
-
-    try:
-        if not path.is_file():
-            raise ValueError("no such file")
-        if path.stat().st_size > max_bytes:
-            raise ValueError(f"{path.stat().st_size} bytes are more than the {max_bytes} that it may have")
-        content = json.loads(path.read_bytes(), object_pairs_hook=once, parse_constant=refuse)
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be used ({error}): mend it or get it again") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} holds a JSON {type(content).__name__} where an object must be: get it again")
-    return content
 
 
 def weight_map(index: Path) -> dict[str, str]:

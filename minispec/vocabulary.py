@@ -9,12 +9,13 @@ Source: Radford et al. 2019; openai/gpt-2 encoder.py for the files.
 
 from __future__ import annotations
 
-import json
 import re
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from minispec.json_file import read_json
+
+MOST_BYTES = 1 << 27  # a vocabulary file, many times the size of GPT-2's
 
 # What a control token looks like. GPT-2's pattern cuts such a text up, so no merge can have made it.
 CONTROL = re.compile(r"<.*[A-Za-z].*>|\[.*[A-Za-z].*\]")
@@ -55,25 +56,6 @@ def _read_text(path: Path) -> str:
         raise _damaged(path, f"cannot be read ({error})") from None
 
 
-def _unique(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(items)
-    if len(found) < len(items):
-        twice = Counter(key for key, _ in items).most_common(1)[0][0]
-        raise ValueError(f"the key {twice!r} occurs twice")
-    return found
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    text = _read_text(path)
-    try:
-        value = json.loads(text, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise _damaged(path, f"is not sound JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise _damaged(path, f"holds a {type(value).__name__}, not a JSON object")
-    return value
-
-
 def _read_merges(path: Path) -> tuple[list[str], int]:
     """The pairs of merges.txt and the line of the first; LF or CRLF ends a line, "#version" may be missing."""
     lines = [line.removesuffix("\r") for line in _read_text(path).removesuffix("\n").split("\n")]
@@ -83,7 +65,7 @@ def _read_merges(path: Path) -> tuple[list[str], int]:
 
 def _read_tokenizer_json(path: Path) -> _Vocabulary:
     """The parts of a tokenizer.json; anything in it that GPT-2's does not have is refused by name."""
-    whole = _read_json(path)
+    whole = read_json(path, MOST_BYTES)
     parts = whole.get("model"), whole.get("pre_tokenizer")
     model, splitter = (part if isinstance(part, dict) else {} for part in parts)
     for name, value, wanted in (
@@ -115,8 +97,8 @@ def _read_vocabulary(folder: Path) -> _Vocabulary | None:
     if path.exists() and merges_path.exists():
         pairs, first_line = _read_merges(merges_path)
         more = folder / "added_tokens.json"
-        added = _read_json(more) if more.exists() else {}
-        return _Vocabulary(path, merges_path, first_line, _read_json(path), pairs, added)
+        added = read_json(more, MOST_BYTES) if more.exists() else {}
+        return _Vocabulary(path, merges_path, first_line, read_json(path, MOST_BYTES), pairs, added)
     if single.exists():
         return _read_tokenizer_json(single)
     if path.exists() or merges_path.exists():

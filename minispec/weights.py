@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minispec.hub import find_model
+from minispec.json_file import read_json
 from minispec.model import GPT2, GPT2Config, operations
-from minispec.safetensors_file import StoredTensor, check_dtype, read_json, read_tensor, same_values, stored_tensors
+from minispec.safetensors_file import StoredTensor, check_dtype, read_tensor, same_values, stored_tensors
 from minispec.vocabulary import count_tokens
 
 Floats = NDArray[np.float32]

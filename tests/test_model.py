@@ -117,6 +117,14 @@ def test_an_unknown_backend_is_refused() -> None:
         operations("cuda")
 
 
+def test_without_numba_the_plain_numpy_runs_and_says_that_it_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    import minispec.model as module
+
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    with pytest.warns(RuntimeWarning, match="Numba is not installed.*slow"):
+        assert operations("numba") is operations("numpy")
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_options_of_attention_are_honoured(backend: str) -> None:
     from dataclasses import replace

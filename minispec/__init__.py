@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from minispec.generate import generate
     from minispec.model import GPT2, GPT2Config
+    from minispec.plain import generate
     from minispec.sampling import Sampling
     from minispec.speculative import Dice, Draft, Step, speculate
     from minispec.tokenizer import load_tokenizer
@@ -28,7 +28,7 @@ _HOMES = {
     "Draft": "speculative",
     "Sampling": "sampling",
     "Step": "speculative",
-    "generate": "generate",
+    "generate": "plain",
     "load_model": "weights",
     "load_tokenizer": "tokenizer",
     "speculate": "speculative",

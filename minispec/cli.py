@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -49,7 +50,8 @@ class Number(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generi
             number = None
         if number is None or not math.isfinite(number) or not self.low <= number <= self.high:
             limits = f"{self.low} or more" if self.high == math.inf else f"from {self.low} to {self.high}"
-            self.fail(f"{value!r} is not {'an integer' if self.kind is int else 'a number'}, {limits}", param, ctx)
+            kind = "an integer" if self.kind is int else "a number"
+            self.fail(f"{value!r} cannot be used: give {kind}, {limits}", param, ctx)
         return number
 
 
@@ -94,7 +96,11 @@ SHARED_OPTIONS = [
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
     click.option("--color", type=click.Choice(["auto", "on", "off"]), default="auto", show_default=True,
                  help="Tell guesses, corrections and bonus tokens apart (NO_COLOR is honoured)."),
+    click.option("--coupling", type=click.Choice(["optimal", "gumbel"]), default="optimal", show_default=True,
+                 help="How sampled guesses are judged (gumbel is not available yet)."),
+    click.option("--no-stream", is_flag=True, help="Print the text when it is whole."),
     click.option("-q", "--quiet", is_flag=True, help="Only the result."),
+    click.option("-v", "--verbose", is_flag=True, help="Show every round."),
 ]  # fmt: skip
 
 
@@ -106,7 +112,10 @@ def shared_options(command: Command) -> Command:
 
 
 def settings_from(options: dict[str, Any]) -> Settings:
-    """The frozen settings among a command's options."""
+    """The frozen settings among a command's options; from here on NumPy may be imported."""
+    if options["coupling"] != "optimal":
+        raise click.UsageError("--coupling is 'gumbel', which is not available yet: leave it out")
+    limit_threads(options["threads"], options["backend"])
     return Settings(**{name: options[name] for name in asdict(DEFAULTS)})
 
 
@@ -126,7 +135,7 @@ def read_prompt(argument: str | None, option: str | None, file: str | None) -> s
     if option is not None or (argument is not None and argument != "-"):
         prompt = option if option is not None else argument
     elif file is not None and file != "-":
-        prompt = _without_line_end(_as_text(Path(file).read_bytes(), file))
+        prompt = _without_line_end(_as_text(_bytes_of(file), file))
     elif not given and (sys.stdin is None or sys.stdin.isatty()):
         raise click.UsageError('no prompt: give a text, as in minispec generate "Once upon a time", or -f FILE')
     else:
@@ -134,6 +143,13 @@ def read_prompt(argument: str | None, option: str | None, file: str | None) -> s
     if not prompt:
         raise click.UsageError("the prompt is empty: give at least one character")
     return prompt
+
+
+def _bytes_of(file: str) -> bytes:
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise click.UsageError(f"--prompt-file {file}: {error.strerror}: give a file with text") from None
 
 
 def _as_text(data: bytes, source: str) -> str:
@@ -175,9 +191,8 @@ def announced(message: str, quiet: bool, after: float = 1.0) -> Iterator[None]:
         timer.cancel()
 
 
-def prepare(settings: Settings, prompt: str, threads: int | None, quiet: bool) -> tuple[Pair, list[int]]:
+def prepare(settings: Settings, prompt: str, quiet: bool) -> tuple[Pair, list[int]]:
     """A loaded pair and the prompt's ids, checked, with the kernels compiled."""
-    limit_threads(threads, settings.backend)
     from minispec.session import open_pair
 
     with announced(f"loading {settings.target} ...", quiet):
@@ -226,18 +241,16 @@ def cli() -> None:
 
 @cli.command()
 @shared_options
-@click.option("--no-stream", is_flag=True, help="Print the text when it is whole.")
-@click.option("-v", "--verbose", is_flag=True, help="Show every round.")
 def generate(prompt: str | None, prompt_option: str | None, prompt_file: str | None, **options: Any) -> None:
     """Write text after PROMPT, speculatively."""
+    settings, quiet = settings_from(options), options["quiet"]
     from minispec.session import decode
     from minispec.tokenizer import TextStream
     from minispec.trace import Run, token_kinds
     from minispec.viz import closing_line, legend, rounds, style
 
-    settings, quiet = settings_from(options), options["quiet"]
     text = read_prompt(prompt, prompt_option, prompt_file)
-    pair, ids = prepare(settings, text, options["threads"], quiet)
+    pair, ids = prepare(settings, text, quiet)
     steps, run = decode(settings, pair, ids), Run(ids)
     if options["as_json"]:
         for _ in run.record(steps):
@@ -284,26 +297,30 @@ def compare(
     prompt: str | None, prompt_option: str | None, prompt_file: str | None, repetitions: int, **options: Any
 ) -> None:
     """Write the same text plainly and speculatively: is it the same, and how much faster?"""
+    settings = settings_from(options)
     from minispec.session import decode
     from minispec.trace import run_all
-    from minispec.viz import comparison, medians, why_slower
+    from minispec.viz import comparison, rounds, why_slower
 
-    settings = settings_from(options)
     if settings.draft_name is None:
         raise click.UsageError("-d is none: compare needs a draft model")
     text = read_prompt(prompt, prompt_option, prompt_file)
-    pair, ids = prepare(settings, text, options["threads"], options["quiet"])
+    pair, ids = prepare(settings, text, options["quiet"])
+
+    def seconds(run: Run) -> float:
+        return run.seconds
 
     def write(plain: bool) -> Run:
         return run_all(ids, decode(settings, pair, ids, plain=plain))
 
     write(True), write(False)  # warm-up
     runs = [(write(True), write(False)) for _ in range(repetitions)]
-    plain, speculative = medians([one for one, _ in runs]), medians([other for _, other in runs])
+    plain, speculative = (sorted(side, key=seconds)[repetitions // 2] for side in zip(*runs, strict=True))
     same = None
     if settings.temperature == 0:
         same = all(one.ids == other.ids and one.finish == other.finish for one, other in runs)
-    speedup = plain.seconds / speculative.seconds if speculative.ids else 1.0
+    medians = [median(map(seconds, side)) for side in zip(*runs, strict=True)]
+    speedup = medians[0] / medians[1] if speculative.ids else 1.0
     if options["as_json"]:
         sides = {
             name: run.as_json(text_of(run, pair, settings), settings.as_json() | extra)
@@ -316,9 +333,13 @@ def compare(
     else:
         if not options["quiet"]:
             click.echo(text + text_of(speculative, pair, settings) + "\n")
-        click.echo(comparison(plain, speculative, same, speedup))
-        if speedup < 1 and speculative.drafted:
-            click.echo(why_slower(plain, speculative))
+        if options["verbose"]:
+            for line in rounds(speculative, pair.tokenizer):
+                note(line)
+        seed = settings.seed if settings.temperature > 0 else None
+        click.echo(comparison(plain, speculative, same, speedup, seed))
+    if speedup < 1:
+        click.echo(why_slower(plain, speculative), err=options["as_json"])
     if same is False:
         raise SystemExit(1)
 

@@ -65,13 +65,18 @@ def find_model(name: str, offline: bool = False) -> Path:
     return _fetch(repository, _cached(repository), offline)
 
 
+def short_name(name: str) -> str:
+    """The short name of a hub id that has one, else the name itself."""
+    return next((short for short, repository in SHORT_NAMES.items() if repository == name), name)
+
+
 def _in_the_box(name: str) -> Path:
     """The folder of a model that comes along: in the package, or beside it in the repository."""
     package = Path(__file__).resolve().parent
-    for folder in (package / "weights" / name, package.parent / "weights" / name):
+    for folder in (package / "box" / name, package.parent / "weights" / name):
         if folder.is_dir():
             return folder
-    raise ValueError(f"{name} should come with minispec, but {package / 'weights' / name} is missing: install it again")
+    raise ValueError(f"{name} should come with minispec, but {package / 'box' / name} is missing: install it again")
 
 
 def _means_folder(name: str) -> bool:
@@ -210,5 +215,5 @@ def _refusal(repository: str, error: Exception) -> ValueError:
         )
     return ValueError(
         f"{repository} is not in the cache and could not be downloaded ({type(error).__name__}: {told}): "
-        f"try again with a connection, or {_INSTEAD}"
+        f"try again with a connection (HF_HUB_ETAG_TIMEOUT gives a slow one more seconds), or {_INSTEAD}"
     )

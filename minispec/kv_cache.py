@@ -20,16 +20,19 @@ Floats = NDArray[np.float32]
 class KVCache:
     """Keys and values of every layer, [n_head, n_ctx, d_head] each in the reference's layout.
 
-    Attributes: layers, a (keys, values) pair a layer; n_ctx, the positions there is room for;
-    length, how many are filled.
+    Attributes: layers, a (keys, values) pair a layer; n_ctx, the positions there is room for; owner, the shape
+    and operations it was laid out for; length, how many positions are filled.
     """
 
     layers: Sequence[tuple[Floats, Floats]]
     n_ctx: int
+    owner: object = None
     length: int = 0
 
-    def check_room(self, n_new: int) -> None:
-        """Raise ValueError unless n_new more positions fit."""
+    def check(self, owner: object, n_new: int) -> None:
+        """Raise ValueError unless this cache was laid out for `owner` and n_new more positions fit."""
+        if self.owner != owner:
+            raise ValueError("this cache was made by a model of another shape or backend: use model.new_cache()")
         if self.length + n_new > self.n_ctx:
             raise ValueError(
                 f"{self.length} cached + {n_new} new positions do not fit the context window of {self.n_ctx}: "
@@ -38,7 +41,6 @@ class KVCache:
 
     def append(self, n_new: int) -> None:
         """Count n_new positions, whose rows every layer has stored, as filled."""
-        self.check_room(n_new)
         self.length += n_new
 
     def truncate(self, length: int) -> None:

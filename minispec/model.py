@@ -81,7 +81,7 @@ def operations(backend: str) -> ModuleType:
         raise ValueError(f"backend is {backend!r}: choose one of {', '.join(BACKENDS)}")
     if backend == "numba" and find_spec("numba") is None:
         warnings.warn(
-            "Numba is not installed: going on with the plain NumPy, which is slow", RuntimeWarning, stacklevel=2
+            "Numba is not installed: going on with the plain NumPy, which is slow", RuntimeWarning, stacklevel=1
         )
         backend = "numpy"
     return import_module({"numba": "minispec.kernels", "numpy": "minispec.reference"}[backend])
@@ -97,6 +97,7 @@ class GPT2:
         """
         self.config = config
         self.ops = ops = operations(backend)
+        self._layout = (ops.__name__, config.n_layer, config.n_head, config.n_embd, config.n_ctx)
 
         def norm(name: str) -> Norm:
             return Norm(np.array(tensors[f"{name}.weight"]), np.array(tensors[f"{name}.bias"]))
@@ -137,7 +138,7 @@ class GPT2:
         """An empty cache for one text."""
         c = self.config
         layers = [self.ops.empty_cache(c.n_head, c.n_ctx, c.n_embd // c.n_head) for _ in range(c.n_layer)]
-        return KVCache(layers, c.n_ctx)
+        return KVCache(layers, c.n_ctx, self._layout)
 
     def forward(self, ids: Sequence[int], cache: KVCache, n_logits: int | None = None) -> Floats:
         """Append len(ids) positions to the cache; logits [n_logits, n_vocab] of the last rows, all by default.
@@ -150,7 +151,7 @@ class GPT2:
         n_logits = n_new if n_logits is None else n_logits
         if not 0 <= n_logits <= n_new:
             raise ValueError(f"n_logits is {n_logits}: a pass over {n_new} rows has logits for 0 to {n_new}")
-        cache.check_room(n_new)
+        cache.check(self._layout, n_new)
         with _one_pass_at_a_time:
             x = self.ops.columns(self.wte, new) + self.wpe[n_past : n_past + n_new]
             for layer, block in enumerate(self.h):

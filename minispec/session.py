@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from minispec.hub import short_name
+
 if TYPE_CHECKING:
     from minispec.model import GPT2
     from minispec.speculative import Drafter, Step
@@ -41,7 +43,7 @@ class Settings:
     @property
     def draft_name(self) -> str | None:
         """The drafter's name, or None for plain decoding. Raises ValueError where there is no default."""
-        name = self.draft or DEFAULT_DRAFTS.get(self.target)
+        name = self.draft or DEFAULT_DRAFTS.get(self.target) or DEFAULT_DRAFTS.get(short_name(self.target))
         if name is None:
             raise ValueError(
                 f"no draft model is known for {self.target!r}: name one of its vocabulary with -d, or say -d none"
@@ -78,7 +80,7 @@ def open_pair(settings: Settings) -> Pair:
 
     tokenizer = load_tokenizer(settings.target, offline=settings.offline)
     name = settings.draft_name
-    if name is not None:  # before the weights, which are what takes time
+    if name is not None:  # before the weights are read
         check_same_vocabulary(tokenizer, load_tokenizer(name, offline=settings.offline))
     target = load_model(settings.target, settings.weights, settings.backend, settings.offline)
     if name is None:
@@ -89,7 +91,7 @@ def open_pair(settings: Settings) -> Pair:
 
 def decode(settings: Settings, pair: Pair, prompt_ids: Sequence[int], *, plain: bool = False) -> Iterator[Step]:
     """The steps of one text: speculative where the pair has a drafter, unless `plain`."""
-    from minispec.generate import generate
+    from minispec.plain import generate
     from minispec.sampling import Sampling
     from minispec.speculative import speculate
     from minispec.tokenizer import stop_rule

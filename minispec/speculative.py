@@ -81,6 +81,12 @@ class Draft:
     tokens: Sequence[int]
     probs: Sequence[Probs]
 
+    def __post_init__(self) -> None:
+        if len(self.tokens) != len(self.probs):
+            raise ValueError(
+                f"a draft of {len(self.tokens)} tokens and {len(self.probs)} distributions: each token needs its own"
+            )
+
 
 class Drafting(Protocol):
     """A drafter at work on one text."""
@@ -156,7 +162,7 @@ def judge(draft: Draft, logits: NDArray[Any], sampling: Sampler, choices: Choice
 
     logits [len(draft.tokens) + 1, n_vocab] are the target's, row i for the place of guess i.
     """
-    for token, draft_probs, row in zip(draft.tokens, draft.probs, logits, strict=False):
+    for token, draft_probs, row in zip(draft.tokens, draft.probs, logits[:-1], strict=True):
         target_probs = sampling.probs(row)
         if not choices.accept(target_probs[token], draft_probs[token]):
             yield choices.draw(residual(target_probs, draft_probs)), False
@@ -236,7 +242,7 @@ class Text:
             raise ValueError(
                 f"the prompt has {len(ids)} tokens and the context window holds {target.n_ctx}: shorten the prompt"
             )
-        self.ids = [int(token) for token in ids]
+        self.ids = [checked_id(token, target.n_vocab) for token in ids]
         self.n_prompt = len(ids)
         self.n_ctx = target.n_ctx
         self.limit = self.n_prompt + max_new_tokens
@@ -260,6 +266,13 @@ class Text:
         if len(self.ids) >= self.limit:
             return "length"
         return "context" if len(self.ids) >= self.n_ctx else None
+
+
+def checked_id(token: Any, n_vocab: int) -> int:
+    """A token id as an int. Raises ValueError for what is none, or lies outside the vocabulary."""
+    if isinstance(token, bool) or not isinstance(token, int | np.integer) or not 0 <= token < n_vocab:
+        raise ValueError(f"token id {token!r} is outside the vocabulary: ids are integers from 0 to {n_vocab - 1}")
+    return int(token)
 
 
 def check_count(name: str, value: object) -> None:

@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from minispec.json_file import read_json
 from minispec.vocabulary import read_vocabulary, well_formed
 
 END_OF_TEXT = "<|endoftext|>"
@@ -33,8 +34,8 @@ LONG_SPACE = re.compile(r"[^\S\x1c-\x1f]{1000,}")
 class Tokenizer:
     """Text to ids and back.
 
-    Attributes: encoding, the tiktoken.Encoding; n_vocab, how many ids there are; end_of_text, the id of
-    <|endoftext|>, or None.
+    Attributes: encoding, the tiktoken.Encoding; n_vocab, how many ids there are; end_of_text, the id that
+    ends a text, <|endoftext|> unless the checkpoint says otherwise, or None.
     """
 
     def __init__(self, ranks: Mapping[bytes, int], control: Mapping[str, int], name: str = "gpt2") -> None:
@@ -81,8 +82,18 @@ class Tokenizer:
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer of a folder in Hugging Face form. Raises ValueError for missing or damaged files."""
-    return Tokenizer(*read_vocabulary(folder), folder.name)
+    """The tokenizer of a folder in Hugging Face form. Raises ValueError for missing or damaged files.
+
+    end_of_text is the eos_token_id of config.json where it names a token, else <|endoftext|>.
+    """
+    tokenizer = Tokenizer(*read_vocabulary(folder), folder.name)
+    config = folder / "config.json"
+    eos = read_json(config, 1 << 20).get("eos_token_id") if config.exists() else None
+    if isinstance(eos, list):
+        raise ValueError(f"{config}: eos_token_id is {eos!r:.80}: only one token that ends a text is supported")
+    if type(eos) is int and 0 <= eos < tokenizer.n_vocab:  # else the default of another vocabulary's size
+        tokenizer.end_of_text = eos
+    return tokenizer
 
 
 def load_tokenizer(name: str | Path, offline: bool = False) -> Tokenizer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,7 @@ def rounds(run: Run, tokenizer: Tokenizer) -> Iterator[str]:
         yield f"{i:4} kept {step.n_accepted} of {len(step.drafted)}: [{kept}] ({refused}) {' '.join(own)}"
 
 
-def comparison(plain: Run, speculative: Run, same: bool | None, speedup: float) -> str:
+def comparison(plain: Run, speculative: Run, same: bool | None, speedup: float, sampled_seed: int | None = None) -> str:
     """Both ways of writing side by side, and the verdict."""
     rows = [f"{'':12} {'tokens':>7} {'passes':>7} {'a pass':>7} {'kept':>6} {'seconds':>8} {'tokens/s':>9}"]
     for name, run in (("plain", plain), ("speculative", speculative)):
@@ -75,12 +75,15 @@ def comparison(plain: Run, speculative: Run, same: bool | None, speedup: float) 
             f"{run.seconds:8.3f} {number(run.tokens_per_second):>9}"
         )
     verdicts = {True: "same text, token for token", False: "THE TEXTS DIFFER", None: "sampled: two draws of one law"}
-    rows.append(f"{verdicts[same]}; speed-up {speedup:.2f}")
+    seeded = "" if sampled_seed is None else f"; seed {sampled_seed}"
+    rows.append(f"{verdicts[same]}; speed-up {speedup:.2f}{seeded}")
     return "\n".join(rows)
 
 
 def why_slower(plain: Run, speculative: Run) -> str:
-    """Where the time went when speculation lost, and what to try."""
+    """Where the time went when speculation lost, and what to try: accept rate, cost ratio, cost of a check."""
+    if not speculative.drafted:
+        return "why: no guesses were made\ntry: -k 1 or more, and a draft model whose context window has room"
     one_row = median(step.target_seconds for step in plain.steps)
     check = median(step.target_seconds for step in speculative.steps)
     guess = sum(step.draft_seconds for step in speculative.steps) / max(speculative.drafted, 1)
@@ -89,10 +92,7 @@ def why_slower(plain: Run, speculative: Run) -> str:
         f"why: {rate(speculative.accept_rate)} of the guesses were kept, so a round wrote {number(gain)} tokens; "
         f"a guess cost {cost:.2f} of a plain pass and a check {check / one_row:.2f}"
     )
-    hint = "try a smaller -k" if cost < 0.5 else "try a cheaper draft model, or a smaller -k"
-    return f"{reason}\ntry: {hint}; -d none is plain decoding"
-
-
-def medians(runs: Sequence[Run]) -> Run:
-    """The run whose time is the middle one."""
-    return sorted(runs, key=lambda run: run.seconds)[len(runs) // 2]
+    hints = ["a cheaper draft model"] if cost > 0.5 else []
+    hints += ["a draft model that is closer to the target"] if (speculative.accept_rate or 0) < 0.5 else []
+    hints += ["a smaller -k"] if max(len(step.drafted) for step in speculative.steps) > 1 else []
+    return f"{reason}\ntry: {', '.join([*hints, '-d none (plain decoding)'])}"

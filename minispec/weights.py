@@ -1,6 +1,6 @@
 """Checkpoint folders to models: the only module that knows the names that GPT-2's files use.
 
-What a config.json asks for is honoured or refused by name, never passed over; what the files hold must have
+What a config.json asks for and would change the text is honoured or refused by name; what the files hold must have
 exactly the names and shapes that the config calls for. Only then are values read.
 
 Source: transformers' GPT2Config and GPT2LMHeadModel, whose files these are.
@@ -39,6 +39,7 @@ _ONLY: dict[str, tuple[object, ...]] = {
     "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
     "add_cross_attention": (False,),
     "quantization_config": (None,),
+    "pruned_heads": (None, {}),
 }
 _MASK = re.compile(r"h\.[0-9]+\.attn\.(masked_)?bias")  # a causal mask that old files keep, not a bias vector
 _OURS = re.compile(r"(h|wte|wpe|ln_f|lm_head)\.|.*(lora|adapter)", re.IGNORECASE)

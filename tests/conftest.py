@@ -3,7 +3,10 @@
 Kernels compile inside the first example, so there is no deadline.
 """
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from minispec.model import operations
 
 quick = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -11,3 +14,9 @@ quick = settings(
 settings.register_profile("quick", quick)
 settings.register_profile("thorough", quick, max_examples=5000)
 settings.load_profile("quick")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_kernels() -> None:
+    """Compile before the first test, so that no test sees the note that says so."""
+    operations("numba").warm_up()

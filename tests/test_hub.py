@@ -83,7 +83,7 @@ def test_box_is_looked_for_in_the_package_first(name: str, tmp_path: Path, monke
     beside = tmp_path / "repository" / "weights" / name
     beside.mkdir(parents=True)
     assert find_model(name) == beside
-    inside = package / "weights" / name
+    inside = package / "box" / name
     inside.mkdir(parents=True)
     assert find_model(name) == inside
 

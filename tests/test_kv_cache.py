@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from checkpoints import TINY
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from toys import ODD, TINY, tiny_model
+from toys import ODD, tiny_model
 
 from minispec.kv_cache import KVCache
 from minispec.model import GPT2

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import TINY
 from hypothesis import given
 from hypothesis import strategies as st
-from toys import ODD, TINY, tiny_model
+from toys import ODD, tiny_model
 
 from minispec.model import GPT2, GPT2Config, operations
 
@@ -61,12 +62,14 @@ def test_a_row_does_not_see_the_rows_after_it(backend: str, n_past: int, n_new: 
     assert rows[0][-1].tobytes() != rows[1][-1].tobytes()
 
 
-def test_bits_do_not_depend_on_threads() -> None:
+def test_bits_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     numba = pytest.importorskip("numba")
     if numba.config.NUMBA_NUM_THREADS < 2:
         pytest.skip("one core: there is nothing to compare")
     model = tiny_model(ODD)
-    before, results = numba.get_num_threads(), []
+    alone = model.forward(random_ids(ODD, 40, 2), model.new_cache()).tobytes()
+    monkeypatch.setattr(model.ops, "WORTH_SHARING", 0)  # even the smallest work is shared
+    before, results = numba.get_num_threads(), [alone]
     try:
         for threads in (1, 2, 1, 2):
             numba.set_num_threads(threads)
@@ -110,6 +113,14 @@ def test_numpy_integers_are_ids() -> None:
     for kind in (np.int32, np.uint8, np.int64):
         rows = model.forward(np.array([1, 2], kind), model.new_cache())  # type: ignore[arg-type]
         assert rows.tobytes() == model.forward([1, 2], model.new_cache()).tobytes()
+
+
+def test_a_cache_of_another_model_is_refused() -> None:
+    model = tiny_model()
+    for other in (tiny_model(ODD), tiny_model(TINY, 0, "numpy")):
+        with pytest.raises(ValueError, match="made by a model of another shape or backend"):
+            model.forward([1], other.new_cache())
+    assert model.forward([1], tiny_model(TINY, 1).new_cache()).shape == (1, 97)
 
 
 def test_an_unknown_backend_is_refused() -> None:

@@ -61,6 +61,11 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it(top_p: float, expected: se
         assert kept(Sampling(1.0, top_p=top_p), np.log(probs[order])) == places
 
 
+def test_top_p_of_equals_keeps_the_lower_ids_and_forgives_rounding() -> None:
+    assert kept(Sampling(1.0, top_p=0.5), np.zeros(1000)) == set(range(500))
+    assert kept(Sampling(1.0, top_p=0.8), np.zeros(10)) == set(range(8))  # eight times 0.1 is below 0.8 in floats
+
+
 def test_top_k_keeps_exactly_k_and_the_lower_id_of_equals() -> None:
     assert kept(Sampling(1.0, top_k=3), [1, 2, 2, 2, 3]) == {1, 2, 4}
     assert kept(Sampling(1.0, top_k=1), np.zeros(7)) == {0}

@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import TINY
 from hypothesis import given
 from hypothesis import strategies as st
-from toys import ODD, TINY, Guesses, ListCache, Script, Table, law, table, tiny_model
+from scipy import stats
+from toys import ODD, Guesses, ListCache, Script, Table, law, table, tiny_model
 
 import minispec.speculative as module
 from minispec.drafters import SmallModelDrafter
-from minispec.generate import generate
+from minispec.plain import generate
 from minispec.sampling import Sampling
 from minispec.speculative import Dice, Draft, Step, residual, speculate
 
@@ -352,9 +354,24 @@ def test_a_target_with_nan_is_refused() -> None:
             list(steps)
 
 
+def test_a_draft_without_a_distribution_for_each_token_is_refused() -> None:
+    class Short(Guesses):
+        def draft(self, ids: Sequence[int], n_draft: int, sampling: Any, choices: Any) -> Draft:
+            whole = super().draft(ids, n_draft, sampling, choices)
+            return Draft(whole.tokens, whole.probs[:-1])
+
+    drafter = Short(3, lambda ids, n: [0, 1][:n])
+    with pytest.raises(ValueError, match="2 tokens and 1 distributions"):
+        list(speculate(table(3, 0), drafter, [0], max_new_tokens=5, sampling=ANY))
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
+        ({"ids": [1.9]}, "token id 1.9 is outside the vocabulary"),
+        ({"ids": ["1"]}, "token id '1' is outside"),
+        ({"ids": [3]}, "token id 3 is outside the vocabulary: ids are integers from 0 to 2"),
+        ({"ids": [-1]}, "token id -1 is outside"),
         ({"ids": []}, "the prompt has no tokens"),
         ({"ids": [0] * 65}, "65 tokens and the context window holds 64"),
         ({"max_new_tokens": -1}, "max_new_tokens is -1"),
@@ -372,6 +389,29 @@ def test_nonsense_is_refused_at_once(wrong: dict[str, Any], message: str) -> Non
         speculate(table(3, 0), drafter, ids, sampling=ANY, **call)
 
 
+class Counter:
+    """A generator that counts the numbers it gives."""
+
+    def __init__(self, rng: Any) -> None:
+        self.rng, self.count = rng, 0
+
+    def random(self) -> float:
+        self.count += 1
+        return float(self.rng.random())
+
+
+def test_the_dice_of_the_real_loop_give_the_law() -> None:
+    """Seeded; false-alarm odds 1e-6. A uniform used for both the coin and the draw shows here."""
+    target_probs, draft_probs, n = np.array([0.15, 0.35, 0.10, 0.40]), np.array([0.5, 0.2, 0.2, 0.1]), 20_000
+    target, drafter = Table(lambda _: target_probs, 4), SmallModelDrafter(Table(lambda _: draft_probs, 4))
+    dice = Dice(3)
+    counts = np.zeros((4, 4))
+    for _ in range(n):
+        steps = speculate(target, drafter, [0], max_new_tokens=2, sampling=ANY, n_draft=1, choices=dice)
+        counts[ids_of(steps)] += 1
+    assert stats.chisquare(counts.ravel(), n * np.outer(target_probs, target_probs).ravel()).pvalue > 1e-6
+
+
 def test_a_round_throws_no_dice_that_it_does_not_need() -> None:
     """One draw a guess, one coin a guess that was judged, one draw at the end: none is used twice."""
     thrown: list[str] = []
@@ -386,6 +426,10 @@ def test_a_round_throws_no_dice_that_it_does_not_need() -> None:
             return super().draw(probs)
 
     model = table(3, 4)
+    dice = Dice(0)
+    dice.rng = Counter(dice.rng)  # type: ignore[assignment]
+    dice.accept(0.3, 0.8), dice.draw(np.array([0.5, 0.5]))
+    assert dice.rng.count == 2  # type: ignore[attr-defined]
     step = next(iter(speculate(model, SmallModelDrafter(model), [0], max_new_tokens=9, sampling=ANY, n_draft=3,
                                choices=Counting(0))))  # fmt: skip
     assert step.n_accepted == 3

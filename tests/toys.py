@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
-from checkpoints import tiny_tensors
+from checkpoints import TINY, tiny_tensors
 from numpy.typing import NDArray
 
 from minispec.model import GPT2, GPT2Config
@@ -17,7 +17,6 @@ from minispec.speculative import Draft
 Result = TypeVar("Result")
 Rule = Callable[[tuple[int, ...]], NDArray[Any]]
 
-TINY = GPT2Config(n_layer=2, n_head=4, n_embd=32, n_ctx=32, n_vocab=97, n_inner=128)
 ODD = GPT2Config(n_layer=3, n_head=3, n_embd=21, n_ctx=45, n_vocab=71, n_inner=50)
 
 

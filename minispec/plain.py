@@ -1,4 +1,7 @@
-"""Plain decoding: one token a pass. The baseline that speculation must equal."""
+"""Plain decoding: one token a pass. The baseline that speculation must equal.
+
+(Not generate.py: `minispec.generate` is the function, and a module of that name would take its place.)
+"""
 
 from __future__ import annotations
 

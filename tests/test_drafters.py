@@ -1,0 +1,38 @@
+"""Drafters on their own: what they guess depends on the ids alone, whatever they were asked before."""
+
+from __future__ import annotations
+
+import pytest
+from checkpoints import TINY
+from hypothesis import given
+from hypothesis import strategies as st
+from toys import tiny_model
+
+from minispec.drafters import SmallModelDrafter
+from minispec.sampling import Sampling
+from minispec.speculative import Dice
+
+few_ids = st.lists(st.integers(0, 3), min_size=1, max_size=12)  # few tokens, so that texts share beginnings
+
+
+@pytest.mark.parametrize("backend", ["numba", "numpy"])
+@given(st.lists(st.tuples(few_ids, st.integers(0, 4)), min_size=2, max_size=6))
+def test_a_small_model_forgets_what_no_longer_holds(backend: str, asked: list[tuple[list[int], int]]) -> None:
+    drafter = SmallModelDrafter(tiny_model(TINY, 1, backend))
+    used = drafter.start()
+    for ids, n_draft in asked:
+        fresh = drafter.start()
+        one, other = (state.draft(ids, n_draft, Sampling(), Dice(0)) for state in (used, fresh))
+        assert list(one.tokens) == list(other.tokens)
+        assert len(one.tokens) == n_draft
+        assert used.cache.length == len(used.cached)
+        rows = [state.model.forward([5], state.cache).tobytes() for state in (used, fresh) if n_draft]
+        assert len(set(rows)) <= 1
+        for state in (used, fresh):
+            state.cache.truncate(len(state.cached))
+
+
+def test_a_small_model_ends_with_its_context_window() -> None:
+    drafting = SmallModelDrafter(tiny_model(TINY, 1)).start()
+    lengths = [len(drafting.draft([1] * n, 3, Sampling(), Dice(0)).tokens) for n in (29, 30, 31, 32, 33, 40)]
+    assert lengths == [3, 3, 2, 1, 0, 0]

@@ -1,0 +1,86 @@
+"""The recipe of the pair, on a toy corpus. Needs the extra `train` (torch and tokenizers)."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minispec import load_model, load_tokenizer
+
+REASON = 'needs torch and tokenizers: pip install "minispec[train]"'
+pytest.importorskip("torch", reason=REASON)
+pytest.importorskip("tokenizers", reason=REASON)
+
+STORIES = [f"Once upon a time, {who} had a {what}. The {what} was {how}. {who} was happy!" for who in
+           ("Tom", "Lily", "Ben", "Mia", "Sam", "Zoe", "Max", "Anna") for what in
+           ("dog", "cat", "ball", "boat", "tree", "kite", "hat", "cake") for how in ("big", "red", "old")]  # fmt: skip
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The recipe with small models, as a function of the folder it works in: it returns the output folder."""
+    path = Path(__file__).resolve().parents[1] / "weights" / "train.py"
+    spec = importlib.util.spec_from_file_location("train", path)
+    assert spec
+    assert spec.loader
+    train = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(__import__("sys").modules, "train", train)
+    spec.loader.exec_module(train)
+    monkeypatch.setattr(train, "N_VOCAB", 300)
+    monkeypatch.setattr(train, "N_CTX", 32)
+    monkeypatch.setattr(train, "SAVE_EVERY", 2)
+    monkeypatch.setattr(train, "TARGET", train.Recipe("story-target", 2, 2, 16, 6 * 64, 1e-2, batch=2, warmup=2))
+    monkeypatch.setattr(train, "DRAFT", train.Recipe("story-draft", 1, 1, 8, 6 * 64, 1e-2, 0.5, batch=2, warmup=2))
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "stories.txt").write_text("\n<|endoftext|>\n".join(STORIES), encoding="utf-8")
+
+    def run(name: str, *options: str) -> Path:
+        out = tmp_path / name
+        train.main([str(tmp_path / "corpus"), "--out", str(out), "--work", str(tmp_path / f"{name}-work"), *options])
+        return out
+
+    run.module = train  # type: ignore[attr-defined]
+    return run
+
+
+def test_an_interrupted_run_goes_on_to_the_same_weights(recipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = recipe("whole")
+    real, left = recipe.module.batches, [5, 4, 100]
+
+    def cut(*arguments: Any) -> Any:
+        for batch in real(*arguments):
+            if not left[0]:
+                left.pop(0)
+                raise KeyboardInterrupt
+            left[0] -= 1
+            yield batch
+
+    monkeypatch.setattr(recipe.module, "batches", cut)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            recipe("parts")
+    parts = recipe("parts")
+    for name in ("story-target", "story-draft"):
+        for file in ("model.safetensors", "config.json", "vocab.json", "merges.txt"):
+            assert (whole / name / file).read_bytes() == (parts / name / file).read_bytes()
+        model, tokenizer = load_model(whole / name), load_tokenizer(whole / name)
+        assert model.n_vocab == tokenizer.n_vocab == 300
+        assert tokenizer.end_of_text == 299
+    card = (whole / "README.md").read_text(encoding="utf-8")
+    assert "{" not in card
+    assert "story-draft/model.safetensors" in card
+
+
+def test_a_checkpoint_of_other_options_is_refused(recipe: Any) -> None:
+    recipe("same")
+    with pytest.raises(SystemExit, match=r"story-target\.pt was begun with other options .*seed 0, not 1"):
+        recipe("same", "--seed", "1")
+
+
+def test_a_folder_without_stories_is_refused(recipe: Any, tmp_path: Path) -> None:
+    (tmp_path / "corpus" / "stories.txt").unlink()
+    with pytest.raises(SystemExit, match="no stories in"):
+        recipe("none")

@@ -28,6 +28,11 @@ from numba import njit, prange
 from numba.core.compiler import Compiler, Flags
 from numpy.typing import NDArray
 
+# A thread that waits for the others polls so often before it sleeps: by default for milliseconds, in which it
+# keeps the core from the very thread it waits for if other programs are running (200 ms a pass, and not 4).
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -52,8 +52,8 @@ class Recipe:
     decay: float = 0.4  # the last share of training, in which the rate falls to zero
 
 
-TARGET = Recipe("story-target", 6, 6, 384, tokens=8_000_000, peak_rate=1.5e-3)
-DRAFT = Recipe("story-draft", 2, 2, 128, tokens=10_000_000, peak_rate=3e-3, soft_from=0.4)
+TARGET = Recipe("story-target", 6, 6, 384, tokens=5_500_000, peak_rate=1.5e-3)
+DRAFT = Recipe("story-draft", 2, 2, 128, tokens=8_000_000, peak_rate=3e-3, soft_from=0.4)
 
 
 # --- the model: GPT-2 with the parameter names of its checkpoints -------------------------------

@@ -1,4 +1,4 @@
-"""The command line: options to settings, steps to text, errors to one line.
+"""The command line: steps to text, errors to one line.
 
 Text goes to standard output, everything else to standard error. Exit 0: done; 1: a check failed;
 2: wrong use or input; 130: interrupted. Nothing heavy is imported before a command runs.
@@ -7,116 +7,23 @@ Text goes to standard output, everything else to standard error. Exit 0: done; 1
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
-from importlib.util import find_spec
-from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from minispec import __version__
-from minispec.session import Settings
+from minispec.options import Number, read_prompt, settings_from, shared_options, use_color
 
 if TYPE_CHECKING:
-    from minispec.session import Pair
+    from minispec.session import Pair, Settings
     from minispec.trace import Run
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-DEFAULTS = Settings()
-
-
-# --- values of options ---------------------------------------------------------------------------
-
-
-class Number(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.3 on
-    """A finite float, or an integer, within limits."""
-
-    def __init__(self, kind: type[int] | type[float], low: float = 0, high: float = math.inf) -> None:
-        self.kind, self.low, self.high = kind, low, high
-        self.name = "integer" if kind is int else "number"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            number = self.kind(value)
-        except ValueError:
-            number = None
-        if number is None or not math.isfinite(number) or not self.low <= number <= self.high:
-            limits = f"{self.low} or more" if self.high == math.inf else f"from {self.low} to {self.high}"
-            kind = "an integer" if self.kind is int else "a number"
-            self.fail(f"{value!r} cannot be used: give {kind}, {limits}", param, ctx)
-        return number
-
-
-class DraftTokens(Number):
-    """A draft length; `auto` is a word of the contract that has no meaning yet."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if value == "auto":
-            self.fail("'auto' is not available yet: give a number", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-SHARED_OPTIONS = [
-    click.argument("prompt", required=False),
-    click.option("-p", "--prompt", "prompt_option", metavar="TEXT", help="The prompt, instead of the argument."),
-    click.option("-f", "--prompt-file", metavar="FILE", help="Read the prompt from a file (- is standard input)."),
-    click.option("-m", "--target", "--model", default=DEFAULTS.target, show_default=True, metavar="NAME",
-                 help="The model whose text is written: story-target, gpt2-medium, a hub id or a folder."),
-    click.option("-d", "--draft", "--draft-model", metavar="NAME|none",
-                 help="The model that guesses; none for plain decoding.  [default: by target]"),
-    click.option("-k", "--num-draft-tokens", type=DraftTokens(int), default=DEFAULTS.num_draft_tokens,
-                 show_default=True, metavar="N", help="Guesses a round."),
-    click.option("-n", "--max-new-tokens", "--max-tokens", type=Number(int), default=DEFAULTS.max_new_tokens,
-                 show_default=True, metavar="N", help="The most tokens to write."),
-    click.option("--temperature", "--temp", type=Number(float), default=DEFAULTS.temperature, show_default=True,
-                 metavar="X", help="0 is greedy, 1 the model's own law."),
-    click.option("--top-k", type=Number(int), default=DEFAULTS.top_k, show_default=True, metavar="N",
-                 help="Draw from the N most likely tokens; 0 is off."),
-    click.option("--top-p", type=Number(float, 0, 1), default=DEFAULTS.top_p, show_default=True, metavar="X",
-                 help="Draw from the most likely tokens that reach this mass; 1 is off."),
-    click.option("--seed", type=Number(int), default=DEFAULTS.seed, show_default=True, metavar="N",
-                 help="The dice of sampling."),
-    click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be given again."),
-    click.option("--threads", type=Number(int, 1), metavar="N", help="Cores to use.  [default: all]"),
-    click.option("--weights", type=click.Choice(["f32", "int8"]), default=DEFAULTS.weights, show_default=True,
-                 help="How the target's weights are kept."),
-    click.option("--draft-weights", type=click.Choice(["f32", "int8"]), default=DEFAULTS.draft_weights,
-                 show_default=True, help="How the draft's weights are kept."),
-    click.option("--backend", type=click.Choice(["numba", "numpy"]), default=DEFAULTS.backend, show_default=True,
-                 help="Compiled kernels, or the plain NumPy to read (slow)."),
-    click.option("--offline", is_flag=True, help="Never download; use what is in the cache."),
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
-    click.option("--color", type=click.Choice(["auto", "on", "off"]), default="auto", show_default=True,
-                 help="Tell guesses, corrections and bonus tokens apart (NO_COLOR is honoured)."),
-    click.option("--coupling", type=click.Choice(["optimal", "gumbel"]), default="optimal", show_default=True,
-                 help="How sampled guesses are judged (gumbel is not available yet)."),
-    click.option("--no-stream", is_flag=True, help="Print the text when it is whole."),
-    click.option("-q", "--quiet", is_flag=True, help="Only the result."),
-    click.option("-v", "--verbose", is_flag=True, help="Show every round."),
-]  # fmt: skip
-
-
-def shared_options(command: Command) -> Command:
-    """The options that every command on a prompt takes, in this order in --help."""
-    for option in reversed(SHARED_OPTIONS):
-        command = option(command)
-    return command
-
-
-def settings_from(options: dict[str, Any]) -> Settings:
-    """The frozen settings among a command's options; from here on NumPy may be imported."""
-    if options["coupling"] != "optimal":
-        raise click.UsageError("--coupling is 'gumbel', which is not available yet: leave it out")
-    limit_threads(options["threads"], options["backend"])
-    return Settings(**{name: options[name] for name in asdict(DEFAULTS)})
 
 
 # --- what every command does -----------------------------------------------------------------------
@@ -125,57 +32,6 @@ def settings_from(options: dict[str, Any]) -> Settings:
 def note(text: str) -> None:
     """A line for the reader, on standard error."""
     click.echo(text, err=True)
-
-
-def read_prompt(argument: str | None, option: str | None, file: str | None) -> str:
-    """The prompt from the one place that was given. A file or a pipe loses its last line end."""
-    given = [name for name, value in (("PROMPT", argument), ("-p", option), ("-f", file)) if value is not None]
-    if len(given) > 1:
-        raise click.UsageError(f"the prompt is given twice, by {' and '.join(given)}: give one")
-    if option is not None or (argument is not None and argument != "-"):
-        prompt = option if option is not None else argument
-    elif file is not None and file != "-":
-        prompt = _without_line_end(_as_text(_bytes_of(file), file))
-    elif not given and (sys.stdin is None or sys.stdin.isatty()):
-        raise click.UsageError('no prompt: give a text, as in minispec generate "Once upon a time", or -f FILE')
-    else:
-        prompt = _without_line_end(_as_text(sys.stdin.buffer.read(), "standard input"))
-    if not prompt:
-        raise click.UsageError("the prompt is empty: give at least one character")
-    return prompt
-
-
-def _bytes_of(file: str) -> bytes:
-    try:
-        return Path(file).read_bytes()
-    except OSError as error:
-        raise click.UsageError(f"--prompt-file {file}: {error.strerror}: give a file with text") from None
-
-
-def _as_text(data: bytes, source: str) -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise click.UsageError(f"{source} is not UTF-8 (byte {error.start}): convert it") from None
-
-
-def _without_line_end(text: str) -> str:
-    return text.removesuffix("\n").removesuffix("\r")
-
-
-def limit_threads(threads: int | None, backend: str) -> None:
-    """Let the backend use so many cores. NumPy's BLAS reads the environment when it is imported."""
-    if threads is None:
-        return
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if threads > cores:
-        raise click.UsageError(f"--threads is {threads}: this machine offers 1 to {cores}")
-    for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
-        os.environ[name] = str(threads)
-    if backend == "numba" and find_spec("numba"):
-        import numba
-
-        numba.set_num_threads(threads)
 
 
 @contextmanager
@@ -206,13 +62,6 @@ def prepare(settings: Settings, prompt: str, quiet: bool) -> tuple[Pair, list[in
             f"shorten it to {pair.target.n_ctx - 1} or fewer"
         )
     return pair, ids
-
-
-def use_color(choice: str) -> bool:
-    """Whether to print colours: `auto` asks whether a person looks, and honours NO_COLOR and TERM=dumb."""
-    if choice != "auto":
-        return choice == "on"
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def text_of(run: Run, pair: Pair, settings: Settings) -> str:

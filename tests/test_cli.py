@@ -322,10 +322,10 @@ def test_the_function_generate_is_what_the_package_exports(first: str) -> None:
 
 def test_threads_are_limited_before_numpy_is_imported() -> None:
     script = (
-        "import sys, minispec.cli as cli\n"
+        "import sys, minispec.cli, minispec.options\n"
         "def spy(*_): assert 'numpy' not in sys.modules; sys.exit(7)\n"
-        "cli.limit_threads = spy\n"
-        "cli.main([sys.argv[1], 'Once', '--threads', '1'])"
+        "minispec.options.limit_threads = spy\n"
+        "minispec.cli.main([sys.argv[1], 'Once', '--threads', '1'])"
     )
     for command in ("generate", "compare"):
         assert subprocess.run([sys.executable, "-c", script, command], check=False).returncode == 7

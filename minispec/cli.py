@@ -53,7 +53,7 @@ def prepare(settings: Settings, prompt: str, quiet: bool) -> tuple[Pair, list[in
 
     with announced(f"loading {settings.target} ...", quiet):
         pair = open_pair(settings)
-    with announced("compiling the kernels (once on this machine, about 10 s) ...", quiet):
+    with announced("preparing the kernels (the first start of an installation compiles them, about 10 s) ...", quiet):
         pair.target.ops.warm_up()
     ids = pair.tokenizer.encode(prompt)
     if len(ids) >= pair.target.n_ctx:
@@ -61,7 +61,18 @@ def prepare(settings: Settings, prompt: str, quiet: bool) -> tuple[Pair, list[in
             f"the prompt has {len(ids)} tokens and {settings.target} a context window of {pair.target.n_ctx}: "
             f"shorten it to {pair.target.n_ctx - 1} or fewer"
         )
+    if not quiet:
+        for line in hints(settings, prompt):
+            note(line)
     return pair, ids
+
+
+def hints(settings: Settings, prompt: str) -> Iterator[str]:
+    """What was asked for and will not do what one may expect."""
+    if settings.temperature == 0 and (settings.top_k or settings.top_p < 1):
+        yield "note: --top-k and --top-p have no effect at temperature 0: add --temperature 1"
+    if prompt != prompt.rstrip(" "):
+        yield "note: the prompt ends in a space, but words begin with theirs: the text is better without it"
 
 
 def text_of(run: Run, pair: Pair, settings: Settings) -> str:
@@ -75,7 +86,22 @@ def text_of(run: Run, pair: Pair, settings: Settings) -> str:
 # --- commands --------------------------------------------------------------------------------------
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class Group(click.Group):
+    """Commands, and a word of help for the likeliest mistakes: a prompt without a command, or without quotes."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if " " in args[0]:
+                message = f"no command is called {args[0]!r}: did you mean: minispec generate {json.dumps(args[0])}"
+                raise click.UsageError(message) from None
+            raise error
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="minispec")
 def cli() -> None:
     """Speculative decoding for GPT-2 on a CPU: a small model guesses, the big one checks, the text is the
@@ -88,7 +114,7 @@ def cli() -> None:
     """
 
 
-@cli.command()
+@cli.command(short_help="Write text after PROMPT.")
 @shared_options
 def generate(prompt: str | None, prompt_option: str | None, prompt_file: str | None, **options: Any) -> None:
     """Write text after PROMPT, speculatively."""
@@ -138,9 +164,9 @@ def generate(prompt: str | None, prompt_option: str | None, prompt_file: str | N
         click.echo(legend(), err=True, color=sys.stderr.isatty())
 
 
-@cli.command()
+@cli.command(short_help="Plain and speculative: same text? how much faster?")
 @shared_options
-@click.option("--repetitions", type=Number(int, 1), default=3, show_default=True, metavar="N",
+@click.option("--repetitions", type=Number(int, 1), default=5, show_default=True, metavar="N",
               help="Times each way is run, in turn; the medians count.")  # fmt: skip
 def compare(
     prompt: str | None, prompt_option: str | None, prompt_file: str | None, repetitions: int, **options: Any
@@ -151,8 +177,8 @@ def compare(
     from minispec.trace import run_all
     from minispec.viz import comparison, rounds, why_slower
 
-    if settings.draft_name is None:
-        raise click.UsageError("-d is none: compare needs a draft model")
+    if settings.draft_name is None or settings.num_draft_tokens == 0:
+        raise click.UsageError("compare needs guesses to compare: give -d a draft model and -k 1 or more")
     text = read_prompt(prompt, prompt_option, prompt_file)
     pair, ids = prepare(settings, text, options["quiet"])
 
@@ -182,11 +208,12 @@ def compare(
     else:
         if not options["quiet"]:
             click.echo(text + text_of(speculative, pair, settings) + "\n")
+        pairs = sorted(one.seconds / other.seconds for one, other in runs if other.ids)
         if options["verbose"]:
             for line in rounds(speculative, pair.tokenizer):
                 note(line)
         seed = settings.seed if settings.temperature > 0 else None
-        click.echo(comparison(plain, speculative, same, speedup, seed))
+        click.echo(comparison(plain, speculative, same, speedup, pairs, seed))
     if speedup < 1:
         click.echo(why_slower(plain, speculative), err=options["as_json"])
     if same is False:
@@ -217,7 +244,8 @@ def main(arguments: list[str] | None = None) -> None:
     except click.exceptions.Exit as error:
         status = error.exit_code
     except click.ClickException as error:
-        complain(error.format_message())
+        quotes = ": put a prompt of several words in quotes" if "extra argument" in error.format_message() else ""
+        complain(error.format_message() + quotes)
         status = 2
     except (click.Abort, KeyboardInterrupt):
         complain("interrupted")

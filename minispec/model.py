@@ -97,6 +97,7 @@ class GPT2:
         """
         self.config = config
         self.ops = ops = operations(backend)
+        # What a cache must have been laid out for: compiled code would read past the end of another.
         self._layout = (ops.__name__, config.n_layer, config.n_head, config.n_embd, config.n_ctx)
 
         def norm(name: str) -> Norm:
@@ -123,6 +124,11 @@ class GPT2:
         tied = "lm_head.weight" not in tensors
         head = self.wte if tied else ops.pack(tensors["lm_head.weight"].T)
         self.lm_head = Linear(head, np.zeros(config.n_vocab, np.float32))
+
+    def __repr__(self) -> str:
+        c = self.config
+        backend = self.ops.__name__.rpartition(".")[2]
+        return f"<GPT2 {c.n_layer} layers, {c.n_head} heads, width {c.n_embd}, {c.n_vocab} tokens, {backend}>"
 
     @property
     def n_ctx(self) -> int:
@@ -167,7 +173,7 @@ class GPT2:
         n_head = self.config.n_head
         qkv = self._linear(block.c_attn, self._norm(block.ln_1, x))
         split = qkv.reshape(n_new, 3, n_head, n_embd // n_head).transpose(1, 2, 0, 3)
-        q, k, v = np.ascontiguousarray(split)  # each [n_head, n_new, d_head]
+        q, k, v = np.ascontiguousarray(split)  # [3, n_head, n_new, d_head]: three of [n_head, n_new, d_head]
         keys, values = cache.layers[layer]
         self.ops.store(k, v, keys, values, cache.length)
         out = self.ops.attention(q, keys, values, cache.length, self.config.attention_scale(layer))

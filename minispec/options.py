@@ -53,16 +53,18 @@ class DraftTokens(Number):
 SHARED_OPTIONS = [
     click.argument("prompt", required=False),
     click.option("-p", "--prompt", "prompt_option", metavar="TEXT", help="The prompt, instead of the argument."),
-    click.option("-f", "--prompt-file", metavar="FILE", help="Read the prompt from a file (- is standard input)."),
+    click.option("-f", "--prompt-file", metavar="FILE",
+                 help="Read the prompt from a file, less its last line end; - is standard input. A pipe is read too."),
     click.option("-m", "--target", "--model", default=DEFAULTS.target, show_default=True, metavar="NAME",
                  help="The model whose text is written: story-target, gpt2-medium, a hub id or a folder."),
     click.option("-d", "--draft", "--draft-model", metavar="NAME|none",
-                 help="The model that guesses; none for plain decoding.  [default: by target]"),
+                 help="The model that guesses; none for plain decoding.  [default: story-draft for story-target, "
+                 "distilgpt2 for gpt2, gpt2 for the larger ones]"),
     click.option("-k", "--num-draft-tokens", type=DraftTokens(int), default=DEFAULTS.num_draft_tokens,
                  show_default=True, metavar="N", help="Guesses a round."),
     click.option("-n", "--max-new-tokens", "--max-tokens", type=Number(int), default=DEFAULTS.max_new_tokens,
                  show_default=True, metavar="N", help="The most tokens to write."),
-    click.option("--temperature", "--temp", type=Number(float), default=DEFAULTS.temperature, show_default=True,
+    click.option("-t", "--temperature", "--temp", type=Number(float), default=DEFAULTS.temperature, show_default=True,
                  metavar="X", help="0 is greedy, 1 the model's own law."),
     click.option("--top-k", type=Number(int), default=DEFAULTS.top_k, show_default=True, metavar="N",
                  help="Draw from the N most likely tokens; 0 is off."),
@@ -73,9 +75,9 @@ SHARED_OPTIONS = [
     click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be given again."),
     click.option("--threads", type=Number(int, 1), metavar="N", help="Cores to use.  [default: all]"),
     click.option("--weights", type=click.Choice(["f32", "int8"]), default=DEFAULTS.weights, show_default=True,
-                 help="How the target's weights are kept."),
+                 help="How the target's weights are kept (int8 is not available yet)."),
     click.option("--draft-weights", type=click.Choice(["f32", "int8"]), default=DEFAULTS.draft_weights,
-                 show_default=True, help="How the draft's weights are kept."),
+                 show_default=True, help="How the draft's weights are kept (int8 is not available yet)."),
     click.option("--backend", type=click.Choice(["numba", "numpy"]), default=DEFAULTS.backend, show_default=True,
                  help="Compiled kernels, or the plain NumPy to read (slow)."),
     click.option("--offline", is_flag=True, help="Never download; use what is in the cache."),
@@ -86,7 +88,8 @@ SHARED_OPTIONS = [
                  help="How sampled guesses are judged (gumbel is not available yet)."),
     click.option("--no-stream", is_flag=True, help="Print the text when it is whole."),
     click.option("-q", "--quiet", is_flag=True, help="Only the result."),
-    click.option("-v", "--verbose", is_flag=True, help="Show every round."),
+    click.option("-v", "--verbose", is_flag=True,
+                 help="Show every round: guesses kept, guesses refused, the target's own token."),
 ]  # fmt: skip
 
 
@@ -110,16 +113,17 @@ def read_prompt(argument: str | None, option: str | None, file: str | None) -> s
     given = [name for name, value in (("PROMPT", argument), ("-p", option), ("-f", file)) if value is not None]
     if len(given) > 1:
         raise click.UsageError(f"the prompt is given twice, by {' and '.join(given)}: give one")
-    if option is not None or (argument is not None and argument != "-"):
-        prompt = option if option is not None else argument
-    elif file is not None and file != "-":
-        prompt = _without_line_end(_as_text(_bytes_of(file), file))
+    if option is not None or argument not in (None, "-"):
+        source, prompt = "PROMPT", argument if option is None else option
+    elif file not in (None, "-"):
+        source, prompt = file, _without_line_end(_as_text(_bytes_of(file), file))
     elif not given and (sys.stdin is None or sys.stdin.isatty()):
         raise click.UsageError('no prompt: give a text, as in minispec generate "Once upon a time", or -f FILE')
     else:
-        prompt = _without_line_end(_as_text(sys.stdin.buffer.read(), "standard input"))
+        source = "standard input"
+        prompt = _without_line_end(_as_text(sys.stdin.buffer.read(), source))
     if not prompt:
-        raise click.UsageError("the prompt is empty: give at least one character")
+        raise click.UsageError(f"the prompt is empty ({source}): give at least one character")
     return prompt
 
 

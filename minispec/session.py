@@ -46,7 +46,8 @@ class Settings:
         name = self.draft or DEFAULT_DRAFTS.get(self.target) or DEFAULT_DRAFTS.get(short_name(self.target))
         if name is None:
             raise ValueError(
-                f"no draft model is known for {self.target!r}: name one of its vocabulary with -d, or say -d none"
+                f"no draft model goes by itself with {self.target!r}: name a smaller one with the same tokenizer, "
+                "as in -d story-draft, or -d none for plain decoding"
             )
         return None if name == "none" else name
 

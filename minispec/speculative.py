@@ -151,7 +151,12 @@ class Dice:
 
 
 def residual(target_probs: Probs, draft_probs: Probs) -> Probs:
-    """What the target has over the draft, rescaled to sum to one: the law of a refused guess's replacement."""
+    """What the target has over the draft, rescaled to sum to one: the law of a refused guess's replacement.
+
+    Why this gives the target's law, with p and q for the two: a token is guessed and kept with chance
+    q min(1, p / q) = min(p, q). A guess is refused with chance 1 - sum(min(p, q)), which is sum(max(p - q, 0)),
+    and then the token is drawn with max(p - q, 0) over that same sum. Together: min(p, q) + max(p - q, 0) = p.
+    """
     excess = np.maximum(target_probs - draft_probs, 0)
     total = excess.sum()
     return excess / total if total > 0 else target_probs  # no excess: the two are equal up to rounding
@@ -193,6 +198,8 @@ def speculate(
     Raises ValueError, at once, for an empty or too long prompt, negative counts, or another vocabulary.
     """
     check_count("n_draft", n_draft)
+    if not hasattr(drafter, "start"):
+        raise ValueError(f"{drafter!r:.80} is no drafter: wrap a model, as in SmallModelDrafter(model)")
     if drafter.n_vocab != target.n_vocab:
         raise ValueError(
             f"the draft has {drafter.n_vocab} tokens and the target {target.n_vocab}: they must share a vocabulary"
@@ -211,8 +218,9 @@ def _rounds(
         yield Step((), 0, (), finish)
     while not finish:
         began = time.perf_counter()
-        draft = drafting.draft(text.ids, min(n_draft, text.room - 1), sampling, choices)
-        drafted = time.perf_counter()
+        n_guess = min(n_draft, text.room - 1)  # the pass adds one token of its own
+        draft = drafting.draft(text.ids, n_guess, sampling, choices)
+        guessed = time.perf_counter()
         pending = [*text.ids[cache.length :], *draft.tokens]
         logits = target.forward(pending, cache, n_logits=len(draft.tokens) + 1)
         verified = time.perf_counter()
@@ -223,10 +231,11 @@ def _rounds(
             finish = text.commit(token)
             if finish:
                 break
-        cache.truncate(len(text.ids) - 1)  # the last token has not been read yet
+        # The pass read all guesses; those refused go, and the last token of the text has not been read yet.
+        cache.truncate(len(text.ids) - 1)
 
         committed = tuple(text.ids[first:])
-        seconds = drafted - began, verified - drafted
+        seconds = guessed - began, verified - guessed
         yield Step(tuple(draft.tokens), n_accepted, committed, finish, *seconds)
 
 
@@ -236,6 +245,8 @@ class Text:
     def __init__(self, target: Target, ids: Sequence[int], max_new_tokens: int, stop: Stop | None) -> None:
         """Raises ValueError for a prompt that is empty or does not fit, and for a negative max_new_tokens."""
         check_count("max_new_tokens", max_new_tokens)
+        if isinstance(ids, str):
+            raise ValueError(f"the prompt is the text {ids!r:.40}: give token ids, as tokenizer.encode(text) does")
         if not len(ids):
             raise ValueError("the prompt has no tokens: give at least one")
         if len(ids) > target.n_ctx:

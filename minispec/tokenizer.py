@@ -51,6 +51,9 @@ class Tokenizer:
         for token, i in (*ranks.items(), *((text.encode(), i) for text, i in control.items())):
             self._bytes[i] = token
 
+    def __repr__(self) -> str:
+        return f"<Tokenizer {self.encoding.name}, {self.n_vocab} tokens>"
+
     def encode(self, text: str) -> list[int]:
         """Ids of ordinary text; it never fails, and no control token comes out, whatever the text says.
 

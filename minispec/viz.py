@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,12 @@ STYLES: dict[str, dict[str, Any]] = {
     "replaced": {"fg": "red", "bold": True},
     "bonus": {"fg": "cyan", "underline": True},
     "plain": {},
+}
+ENDS = {
+    "length": "cut at -n",
+    "stop": "ended by itself or by --stop",
+    "context": "the context window is full",
+    None: "unfinished",
 }
 LEGEND = {"accepted": "guessed and kept", "replaced": "corrected", "bonus": "bonus"}
 
@@ -44,16 +50,22 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
+def counted(n: int, thing: str) -> str:
+    """A number of things: 1 pass, 2 passes."""
+    return f"{n} {thing}{'' if n == 1 else 'es' if thing.endswith('s') else 's'}"
+
+
 def closing_line(run: Run, sampled_seed: int | None = None) -> str:
-    """How many passes, tokens a pass, accept rate, tokens a second, and the seed where dice were thrown."""
-    parts = [f"{len(run.ids)} tokens in {run.passes} passes: {number(run.tokens_per_pass)} a pass"]
+    """How many passes, tokens a pass, accept rate, tokens a second, the seed of dice, and why the text ended."""
+    if not run.ids:
+        return f"no tokens: {ENDS[run.finish]}"
+    parts = [f"{counted(len(run.ids), 'token')} in {counted(run.passes, 'pass')}: {number(run.tokens_per_pass)} a pass"]
     if run.drafted:
         parts.append(f"{rate(run.accept_rate)} of {run.drafted} guesses kept")
     parts.append(f"{number(run.tokens_per_second)} tokens/s")
     if sampled_seed is not None:
         parts.append(f"seed {sampled_seed}")
-    if run.finish == "context":
-        parts.append("the context window is full")
+    parts.append(ENDS[run.finish])
     return ", ".join(parts)
 
 
@@ -63,11 +75,19 @@ def rounds(run: Run, tokenizer: Tokenizer) -> Iterator[str]:
         kept = "|".join(repr(tokenizer.decode([token])) for token in step.drafted[: step.n_accepted])
         refused = "|".join(repr(tokenizer.decode([token])) for token in step.drafted[step.n_accepted :])
         own = [f"{kind} {tokenizer.decode([token])!r}" for token, kind in token_kinds(step) if kind != "accepted"]
-        yield f"{i:4} kept {step.n_accepted} of {len(step.drafted)}: [{kept}] ({refused}) {' '.join(own)}"
+        guesses = f"kept [{kept}] refused [{refused}]" if step.drafted else "no guesses"
+        yield f"{i:4} {step.n_accepted} of {len(step.drafted)}: {guesses} {' '.join(own)}"
 
 
-def comparison(plain: Run, speculative: Run, same: bool | None, speedup: float, sampled_seed: int | None = None) -> str:
-    """Both ways of writing side by side, and the verdict."""
+def comparison(
+    plain: Run,
+    speculative: Run,
+    same: bool | None,
+    speedup: float,
+    pairs: Sequence[float] = (),
+    sampled_seed: int | None = None,
+) -> str:
+    """Both ways of writing side by side, and the verdict; `pairs` are the speed-ups of single repetitions, sorted."""
     rows = [f"{'':12} {'tokens':>7} {'passes':>7} {'a pass':>7} {'kept':>6} {'seconds':>8} {'tokens/s':>9}"]
     for name, run in (("plain", plain), ("speculative", speculative)):
         rows.append(
@@ -76,7 +96,8 @@ def comparison(plain: Run, speculative: Run, same: bool | None, speedup: float, 
         )
     verdicts = {True: "same text, token for token", False: "THE TEXTS DIFFER", None: "sampled: two draws of one law"}
     seeded = "" if sampled_seed is None else f"; seed {sampled_seed}"
-    rows.append(f"{verdicts[same]}; speed-up {speedup:.2f}{seeded}")
+    spread = f" ({pairs[0]:.2f} to {pairs[-1]:.2f} over {len(pairs)})" if pairs else ""
+    rows.append(f"{verdicts[same]}; speed-up {speedup:.2f}{spread}{seeded}")
     return "\n".join(rows)
 
 

@@ -95,7 +95,7 @@ def test_very_short_texts(run: Any, n: int) -> None:
     assert len(result["ids"]) == n
     status, _, err = run("generate", PROMPT, "-n", str(n))
     assert status == 0
-    assert f"{n} tokens" in err
+    assert ("no tokens", "1 token in 1 pass", "2 tokens in")[n] in err
 
 
 def test_seeds_repeat_and_differ(run: Any) -> None:
@@ -135,6 +135,12 @@ def test_the_end_of_the_context_window(run: Any) -> None:
         assert side["finish"] == "context"
         assert len(side["prompt_ids"]) + len(side["ids"]) == 512
     assert "the context window is full" in run("generate", prompt, "-n", "200")[2]
+
+
+def test_what_has_no_effect_is_noted(run: Any) -> None:
+    assert "no effect at temperature 0" in run("generate", PROMPT, "-n", "2", "--top-k", "40")[2]
+    assert "ends in a space" in run("generate", "Once ", "-n", "2")[2]
+    assert "note" not in run("generate", "Once", "-n", "2", "--top-k", "40", "-t", "1")[2]
 
 
 def test_where_the_prompt_may_come_from(run: Any, tmp_path: Path) -> None:
@@ -243,13 +249,16 @@ def test_compare_fails_when_the_texts_differ(run: Any, monkeypatch: pytest.Monke
         (["generate", "word " * 600], "context window of 512"),
         (["generate", PROMPT, "extra"], "extra"),
         (["generate", PROMPT, "--no-such-option"], "--no-such-option"),
-        (["compare", PROMPT, "-d", "none"], "compare needs a draft model"),
+        (["compare", PROMPT, "-d", "none"], "compare needs guesses"),
+        (["compare", PROMPT, "-k", "0"], "compare needs guesses"),
+        (["generate", "Once", "upon", "a"], "in quotes"),
+        ([PROMPT], "did you mean: minispec generate"),
         (["compare", PROMPT, "--repetitions", "0"], "'0' cannot be used: give an integer, 1 or more"),
         (["complete", PROMPT], "complete"),
     ],
 )
 def test_wrong_use_is_one_line_and_status_2(run: Any, arguments: list[str], message: str) -> None:
-    status, out, err = run(*arguments, "--offline") if arguments[0] != "complete" else run(*arguments)
+    status, out, err = run(*arguments, "--offline") if arguments[0] in ("generate", "compare") else run(*arguments)
     assert status == 2
     assert out == ""
     (line,) = err.strip().splitlines()

@@ -368,6 +368,8 @@ def test_a_draft_without_a_distribution_for_each_token_is_refused() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
+        ({"ids": "Once"}, "the prompt is the text 'Once': give token ids"),
+        ({"drafter": table(3, 0)}, "is no drafter: wrap a model"),
         ({"ids": [1.9]}, "token id 1.9 is outside the vocabulary"),
         ({"ids": ["1"]}, "token id '1' is outside"),
         ({"ids": [3]}, "token id 3 is outside the vocabulary: ids are integers from 0 to 2"),

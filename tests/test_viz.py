@@ -28,7 +28,9 @@ def test_counts_of_a_run() -> None:
     empty = run_all([1], [Step((), 0, (), "length")])
     assert (empty.passes, empty.accept_rate, empty.tokens_per_pass, empty.tokens_per_second) == (0, None, None, None)
     assert empty.finish == "length"
-    assert "n/a" in closing_line(empty)
+    assert closing_line(empty) == "no tokens: cut at -n"
+    one = closing_line(Run([1], [Step((), 0, (7,), "stop")], 0.5))
+    assert one == "1 token in 1 pass: 1 a pass, 2 tokens/s, ended by itself or by --stop"
 
 
 def test_why_speculation_was_slower() -> None:
@@ -47,6 +49,7 @@ def test_a_comparison_and_its_figures() -> None:
     assert "same text" in comparison(PLAIN, run, True, 1.25)
     assert "speed-up 1.25" in comparison(PLAIN, run, True, 1.25)
     assert "DIFFER" in comparison(PLAIN, run, False, 1.25)
-    assert "seed 3" in comparison(PLAIN, run, None, 1.25, 3)
+    assert "1.25 (1.10 to 1.40 over 2)" in comparison(PLAIN, run, None, 1.25, [1.1, 1.4], 3)
+    assert "seed 3" in comparison(PLAIN, run, None, 1.25, [1.1, 1.4], 3)
     assert [number(x) for x in (None, 1.234, 12345.6)] == ["n/a", "1.23", "12,346"]
     assert [rate(x) for x in (None, 0.256, 1.0)] == ["n/a", "26 %", "100 %"]

@@ -340,7 +340,7 @@ def agreement(target: nn.Module, draft: nn.Module, stories: list[np.ndarray]) ->
 
 def card(out: Path, recipes: list[Recipe], figures: dict[str, object]) -> None:
     """Write the model card from what was measured."""
-    text = (Path(__file__).parent / "card.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parent / "card_template.md").read_text(encoding="utf-8")
     rows = []
     for recipe in recipes:
         file = out / recipe.name / "model.safetensors"

@@ -12,7 +12,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -153,7 +153,8 @@ def generate(prompt: str | None, prompt_option: str | None, prompt_file: str | N
         if options["no_stream"]:
             click.echo("".join(pieces), nl=False)
     finally:
-        click.echo()
+        if pieces or run.finish:
+            click.echo()
     if quiet:
         return
     if options["verbose"]:
@@ -225,12 +226,16 @@ def compare(
 
 def complain(message: str) -> None:
     """One line that says what is wrong."""
-    note("minispec: " + " ".join(message.split()))
+    with suppress(OSError):  # nobody can be told
+        note("minispec: " + " ".join(message.split()))
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; every error ends in one line and an exit status, never in a traceback."""
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        stream = getattr(sys, name)
         if hasattr(stream, "reconfigure"):  # Windows writes cp1252 into a pipe
             stream.reconfigure(encoding="utf-8", errors="replace")
     warnings.showwarning = lambda message, *_args, **_kwargs: complain(f"warning: {message}")

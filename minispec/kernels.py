@@ -20,6 +20,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable
+from pickle import UnpicklingError
 from typing import Any, TypeVar
 
 import numpy as np
@@ -73,6 +74,8 @@ def jit(**options: Any) -> Callable[[Function], Function]:
     return compile_later
 
 
+# `jit` for what only calls and copies; `tile` for the product's inner loop; `vector` for loops over a row, where
+# division vectorises only if it may give infinity. NUMBA_DISABLE_JIT=1 runs all of it as plain Python.
 tile = jit(fastmath={"contract"}, pipeline_class=NoAlias)
 vector = jit(fastmath={"contract"}, pipeline_class=NoAlias, error_model="numpy")
 
@@ -123,7 +126,7 @@ def rows_times_panel(x: Floats, row: int, start: int, stop: int, panel: Floats, 
     sums[:] = 0
     last = x.shape[0] - 1
     a, b, c = x[row, start:stop], x[min(row + 1, last), start:stop], x[min(row + 2, last), start:stop]
-    if ROWS == 3 or row + 2 >= last:
+    if ROWS == 3 or row + 2 >= last:  # three rows or fewer are left: the small tile does for them
         tile_3(a, b, c, panel, sums)
         return min(last + 1 - row, 3)
     d, e, f = x[row + 3, start:stop], x[min(row + 4, last), start:stop], x[min(row + 5, last), start:stop]
@@ -183,7 +186,7 @@ def exp(x: np.float32) -> np.float32:
     n = shifted - ROUND
     r = x - n * LN2_HIGH - n * LN2_LOW
     p = ((((E0 * r + E1) * r + E2) * r + E3) * r + E4) * r + E5
-    p = p * (r * r) + r + ONE
+    p = p * (r * r) + r + ONE  # e**r; adding n to the bits of its exponent multiplies it by 2**n
     return np.int32(np.float32(p).view(np.int32) + (np.float32(shifted).view(np.int32) << 23)).view(np.float32)
 
 
@@ -275,7 +278,7 @@ def attend(q: Floats, keys: Floats, values: Floats, n_past: int, scale: np.float
     n_row = min(ROWS, q.shape[0] - first)
     seen = n_past + first + n_row
     weights = np.empty((n_row, (seen + LANES - 1) // LANES * LANES), np.float32)
-    sums = np.empty(ROWS * WIDE, np.float32)
+    sums, alone = np.empty(ROWS * WIDE, np.float32), np.empty(ROWS * WIDE, np.float32)
     lanes = np.empty(LANES, np.float32)
     inverse = np.empty(ROWS, np.float32)
     for t in range((seen + WIDE - 1) // WIDE):
@@ -288,8 +291,12 @@ def attend(q: Floats, keys: Floats, values: Floats, n_past: int, scale: np.float
     for p in range(values.shape[0]):
         rows_times_panel(weights, 0, 0, seen, values[p, :seen], sums)
         for r in range(n_row):
+            row, own = sums[r * WIDE : (r + 1) * WIDE], n_past + first + r + 1
+            if own < seen and not np.isfinite(row.sum()):  # 0 times a later row's infinity: look at its own alone
+                rows_times_panel(weights[r : r + 1], 0, 0, own, values[p, :own], alone)
+                row = alone[:WIDE]
             for n in range(min(WIDE, out.shape[1] - p * WIDE)):
-                out[first + r, p * WIDE + n] = sums[r * WIDE + n] * inverse[r]
+                out[first + r, p * WIDE + n] = row[n] * inverse[r]
 
 
 @jit(parallel=True)
@@ -388,7 +395,21 @@ def store(k: Floats, v: Floats, keys: Floats, values: Floats, n_past: int) -> No
 
 
 def warm_up() -> None:
-    """Compile all that a pass needs, or load it from the cache on disk, by calling each kernel once."""
+    """Compile all that a pass needs, or load it from the cache on disk, by calling each kernel once.
+
+    Raises ValueError where what is kept on disk is damaged, or cannot be read or written.
+    """
+    try:
+        _call_each()
+    except (OSError, EOFError, UnpicklingError, RuntimeError) as error:
+        folder = getattr(getattr(linear_shared, "_cache", None), "cache_path", "Numba's cache")
+        raise ValueError(
+            f"the compiled kernels in {folder} cannot be used ({error!r:.100}): "
+            "empty that folder, or set NUMBA_CACHE_DIR to another"
+        ) from error
+
+
+def _call_each() -> None:
     one, row, panel = np.zeros(1, np.float32), np.zeros((1, 1), np.float32), pack(np.zeros((1, 1), np.float32))
     q, (keys, values) = np.zeros((1, 1, 1), np.float32), empty_cache(1, 1, 1)
     for product in (linear_shared, linear_alone):

@@ -20,8 +20,8 @@ Floats = NDArray[np.float32]
 class KVCache:
     """Keys and values of every layer, [n_head, n_ctx, d_head] each in the reference's layout.
 
-    Attributes: layers, a (keys, values) pair a layer; n_ctx, the positions there is room for; owner, the shape
-    and operations it was laid out for; length, how many positions are filled.
+    Attributes: layers, a (keys, values) pair a layer; n_ctx, the positions there is room for; owner, the model
+    that it belongs to; length, how many positions are filled.
     """
 
     layers: Sequence[tuple[Floats, Floats]]
@@ -30,9 +30,12 @@ class KVCache:
     length: int = 0
 
     def check(self, owner: object, n_new: int) -> None:
-        """Raise ValueError unless this cache was laid out for `owner` and n_new more positions fit."""
-        if self.owner != owner:
-            raise ValueError("this cache was made by a model of another shape or backend: use model.new_cache()")
+        """Raise ValueError unless this cache belongs to `owner` and n_new more positions fit.
+
+        Another model's rows mean nothing here, and compiled code would read past the end of another's arrays.
+        """
+        if self.owner is not owner:
+            raise ValueError("this cache belongs to another model: use model.new_cache()")
         if self.length + n_new > self.n_ctx:
             raise ValueError(
                 f"{self.length} cached + {n_new} new positions do not fit the context window of {self.n_ctx}: "
@@ -41,10 +44,10 @@ class KVCache:
 
     def append(self, n_new: int) -> None:
         """Count n_new positions, whose rows every layer has stored, as filled."""
-        self.length += n_new
+        self.length += int(n_new)
 
     def truncate(self, length: int) -> None:
         """Roll back to the first `length` positions. Raises ValueError outside 0..self.length."""
-        if not 0 <= length <= self.length:
-            raise ValueError(f"cannot truncate a cache of {self.length} positions to {length}")
-        self.length = length
+        if isinstance(length, bool) or not isinstance(length, int | np.integer) or not 0 <= length <= self.length:
+            raise ValueError(f"cannot truncate a cache of {self.length} positions to {length!r}")
+        self.length = int(length)

@@ -9,9 +9,11 @@ Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learner
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -24,7 +26,29 @@ from minispec.kv_cache import KVCache
 
 Floats = NDArray[np.float32]
 BACKENDS = ("numba", "numpy")
-_one_pass_at_a_time = threading.Lock()  # some of Numba's threading layers abort when two threads enter
+
+
+class OnePass:
+    """One compiled pass at a time, in one process: Numba's threads abort a second one, and do not survive a fork."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.process: int | None = None
+
+    def __enter__(self) -> None:
+        if self.process not in (None, os.getpid()):
+            raise ValueError(
+                "this process was forked after a pass, which compiled threads do not survive: start it by spawn or "
+                "forkserver, or take backend='numpy'"
+            )
+        self.lock.acquire()
+        self.process = os.getpid()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
+_passes: dict[str, OnePass | nullcontext[None]] = {"minispec.kernels": OnePass(), "minispec.reference": nullcontext()}
 
 
 @dataclass(frozen=True)
@@ -97,8 +121,6 @@ class GPT2:
         """
         self.config = config
         self.ops = ops = operations(backend)
-        # What a cache must have been laid out for: compiled code would read past the end of another.
-        self._layout = (ops.__name__, config.n_layer, config.n_head, config.n_embd, config.n_ctx)
 
         def norm(name: str) -> Norm:
             return Norm(np.array(tensors[f"{name}.weight"]), np.array(tensors[f"{name}.bias"]))
@@ -144,7 +166,7 @@ class GPT2:
         """An empty cache for one text."""
         c = self.config
         layers = [self.ops.empty_cache(c.n_head, c.n_ctx, c.n_embd // c.n_head) for _ in range(c.n_layer)]
-        return KVCache(layers, c.n_ctx, self._layout)
+        return KVCache(layers, c.n_ctx, self)
 
     def forward(self, ids: Sequence[int], cache: KVCache, n_logits: int | None = None) -> Floats:
         """Append len(ids) positions to the cache; logits [n_logits, n_vocab] of the last rows, all by default.
@@ -157,8 +179,8 @@ class GPT2:
         n_logits = n_new if n_logits is None else n_logits
         if not 0 <= n_logits <= n_new:
             raise ValueError(f"n_logits is {n_logits}: a pass over {n_new} rows has logits for 0 to {n_new}")
-        cache.check(self._layout, n_new)
-        with _one_pass_at_a_time:
+        cache.check(self, n_new)
+        with _passes[self.ops.__name__]:
             x = self.ops.columns(self.wte, new) + self.wpe[n_past : n_past + n_new]
             for layer, block in enumerate(self.h):
                 x += self._attention(block, x, cache, layer)
@@ -172,8 +194,9 @@ class GPT2:
         n_new, n_embd = x.shape
         n_head = self.config.n_head
         qkv = self._linear(block.c_attn, self._norm(block.ln_1, x))
+        # A row of qkv is q of every head, then k, then v: [n_new, 3, n_head, d_head] to [3, n_head, n_new, d_head].
         split = qkv.reshape(n_new, 3, n_head, n_embd // n_head).transpose(1, 2, 0, 3)
-        q, k, v = np.ascontiguousarray(split)  # [3, n_head, n_new, d_head]: three of [n_head, n_new, d_head]
+        q, k, v = np.ascontiguousarray(split)
         keys, values = cache.layers[layer]
         self.ops.store(k, v, keys, values, cache.length)
         out = self.ops.attention(q, keys, values, cache.length, self.config.attention_scale(layer))

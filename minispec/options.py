@@ -34,7 +34,7 @@ class Number(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generi
             number = self.kind(value)
         except ValueError:
             number = None
-        if number is None or not math.isfinite(number) or not self.low <= number <= self.high:
+        if number is None or (self.kind is float and not math.isfinite(number)) or not self.low <= number <= self.high:
             limits = f"{self.low} or more" if self.high == math.inf else f"from {self.low} to {self.high}"
             kind = "an integer" if self.kind is int else "a number"
             self.fail(f"{value!r} cannot be used: give {kind}, {limits}", param, ctx)
@@ -117,7 +117,9 @@ def read_prompt(argument: str | None, option: str | None, file: str | None) -> s
         source, prompt = "PROMPT", argument if option is None else option
     elif file not in (None, "-"):
         source, prompt = file, _without_line_end(_as_text(_bytes_of(file), file))
-    elif not given and (sys.stdin is None or sys.stdin.isatty()):
+    elif sys.stdin is None:
+        raise click.UsageError("standard input is closed: give the prompt as an argument, or -f FILE")
+    elif not given and sys.stdin.isatty():
         raise click.UsageError('no prompt: give a text, as in minispec generate "Once upon a time", or -f FILE')
     else:
         source = "standard input"
@@ -164,4 +166,4 @@ def use_color(choice: str) -> bool:
     """Whether to print colours: `auto` asks whether a person looks, and honours NO_COLOR and TERM=dumb."""
     if choice != "auto":
         return choice == "on"
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "")

@@ -65,7 +65,9 @@ def attention(q: Floats, keys: Floats, values: Floats, n_past: int, scale: float
     return out.reshape(n_new, n_head * d_head)
 
 
-# How this set of operations wants its weights and its cache laid out.
+# How this set of operations wants its weights and its cache laid out: plainly. The kernels want other shapes,
+# which is why a model asks its operations for them. An embedding is a column, since the output layer, which
+# GPT-2 ties to its embeddings, is kept as [n_embd, n_vocab].
 
 
 def pack(weight: Floats) -> Floats:

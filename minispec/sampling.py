@@ -57,31 +57,31 @@ class Sampling:
         with np.errstate(over="ignore", under="ignore"):
             scores = (logits.astype(np.float64) - float(logits[top])) / self.temperature
             probs = np.exp(scores)
-        if 0 < self.top_k < len(probs):
-            probs = _keep_top_k(scores, probs, self.top_k)
+        if 0 < self.top_k < len(logits):
+            probs = _keep_top_k(logits, probs, int(self.top_k))
         probs /= probs.sum()
         if self.top_p < 1:
-            probs = _keep_top_p(probs, self.top_p)
+            probs = _keep_top_p(logits, probs, self.top_p)
         return probs
 
 
-def _keep_top_k(scores: Probs, probs: Probs, top_k: int) -> Probs:
-    """probs with all but the top_k largest scores set to 0."""
-    smallest = np.partition(scores, len(scores) - top_k)[len(scores) - top_k]
-    keep = scores > smallest
-    ties = np.flatnonzero(scores == smallest)
+def _keep_top_k(logits: NDArray[Any], probs: Probs, top_k: int) -> Probs:
+    """probs with all but the top_k largest logits set to 0. (Probabilities may be equal by rounding.)"""
+    smallest = np.partition(logits, len(logits) - top_k)[len(logits) - top_k]
+    keep = logits > smallest
+    ties = np.flatnonzero(logits == smallest)
     keep[ties[: top_k - np.count_nonzero(keep)]] = True
     return np.where(keep, probs, 0.0)
 
 
-def _keep_top_p(probs: Probs, top_p: float) -> Probs:
+def _keep_top_p(logits: NDArray[Any], probs: Probs, top_p: float) -> Probs:
     """probs with all but the smallest set that reaches top_p set to 0, rescaled.
 
     Tokens below (1 - top_p) / n_vocab weigh less than 1 - top_p together, so the set holds none of them;
     half of that leaves room for rounding. Only the rest is sorted.
     """
     likely = np.flatnonzero(probs >= (1 - top_p) / (2 * len(probs)))
-    order = likely[np.argsort(-probs[likely], kind="stable")]
+    order = likely[np.argsort(-logits[likely], kind="stable")]
     mass = np.cumsum(probs[order])
     kept = order[: np.searchsorted(mass, top_p - ROUNDING) + 1]
     out = np.zeros_like(probs)

@@ -43,7 +43,7 @@ class Settings:
     @property
     def draft_name(self) -> str | None:
         """The drafter's name, or None for plain decoding. Raises ValueError where there is no default."""
-        name = self.draft or DEFAULT_DRAFTS.get(self.target) or DEFAULT_DRAFTS.get(short_name(self.target))
+        name = DEFAULT_DRAFTS.get(short_name(self.target)) if self.draft is None else self.draft
         if name is None:
             raise ValueError(
                 f"no draft model goes by itself with {self.target!r}: name a smaller one with the same tokenizer, "

@@ -129,14 +129,15 @@ class Dice:
     def __init__(self, seed: int) -> None:
         """Raises ValueError for a seed that is not an integer from 0 up."""
         check_count("seed", seed)
-        self.rng = np.random.default_rng(seed)
+        self.rng = np.random.default_rng(int(seed))
 
     def accept(self, target_prob: Any, draft_prob: Any) -> bool:
         """u * q < p with a uniform u below 1: no division, and nothing passes where p is 0.
 
         The product of u and a denormal q may round up to q itself, which q <= p lets through.
         """
-        return bool(self.rng.random() * draft_prob < target_prob or 0 < draft_prob <= target_prob)
+        kept = self.rng.random() * draft_prob < target_prob or draft_prob <= target_prob
+        return bool(target_prob > 0 and kept)
 
     def draw(self, probs: Probs) -> int:
         """The first token whose cumulated probability exceeds a uniform number."""
@@ -206,7 +207,7 @@ def speculate(
         )
     text = Text(target, ids, max_new_tokens, stop)
     choices = Dice(seed) if choices is None else choices
-    return _rounds(target, drafter, text, sampling, n_draft, choices)
+    return _rounds(target, drafter, text, sampling, int(n_draft), choices)
 
 
 def _rounds(
@@ -219,7 +220,8 @@ def _rounds(
     while not finish:
         began = time.perf_counter()
         n_guess = min(n_draft, text.room - 1)  # the pass adds one token of its own
-        draft = drafting.draft(text.ids, n_guess, sampling, choices)
+        draft = drafting.draft(list(text.ids), n_guess, sampling, choices)
+        check_draft(draft, n_guess, target.n_vocab)
         guessed = time.perf_counter()
         pending = [*text.ids[cache.length :], *draft.tokens]
         logits = target.forward(pending, cache, n_logits=len(draft.tokens) + 1)
@@ -256,7 +258,7 @@ class Text:
         self.ids = [checked_id(token, target.n_vocab) for token in ids]
         self.n_prompt = len(ids)
         self.n_ctx = target.n_ctx
-        self.limit = self.n_prompt + max_new_tokens
+        self.limit = self.n_prompt + int(max_new_tokens)
         self.stop = stop
 
     @property
@@ -284,6 +286,16 @@ def checked_id(token: Any, n_vocab: int) -> int:
     if isinstance(token, bool) or not isinstance(token, int | np.integer) or not 0 <= token < n_vocab:
         raise ValueError(f"token id {token!r} is outside the vocabulary: ids are integers from 0 to {n_vocab - 1}")
     return int(token)
+
+
+def check_draft(draft: Draft, n_guess: int, n_vocab: int) -> None:
+    """Raise ValueError for a draft that is too long, or whose tokens or distributions are of another vocabulary."""
+    if len(draft.tokens) > n_guess:
+        raise ValueError(f"the drafter guessed {len(draft.tokens)} tokens where {n_guess} were asked for")
+    for token, probs in zip(draft.tokens, draft.probs, strict=True):
+        checked_id(token, n_vocab)
+        if np.shape(probs) != (n_vocab,):
+            raise ValueError(f"the drafter's distribution has shape {np.shape(probs)}: it must be ({n_vocab},)")
 
 
 def check_count(name: str, value: object) -> None:

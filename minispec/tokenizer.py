@@ -92,9 +92,10 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     tokenizer = Tokenizer(*read_vocabulary(folder), folder.name)
     config = folder / "config.json"
     eos = read_json(config, 1 << 20).get("eos_token_id") if config.exists() else None
-    if isinstance(eos, list):
-        raise ValueError(f"{config}: eos_token_id is {eos!r:.80}: only one token that ends a text is supported")
-    if type(eos) is int and 0 <= eos < tokenizer.n_vocab:  # else the default of another vocabulary's size
+    eos = eos[0] if isinstance(eos, list) and len(eos) == 1 else eos
+    if eos is not None and type(eos) is not int:
+        raise ValueError(f"{config}: eos_token_id is {eos!r:.80}: it must be one token id, or null")
+    if eos is not None and 0 <= eos < tokenizer.n_vocab:  # else the default of another vocabulary's size
         tokenizer.end_of_text = eos
     return tokenizer
 
@@ -120,7 +121,7 @@ def check_same_vocabulary(target: Tokenizer, draft: Tokenizer) -> None:
 def _stop_bytes(texts: Sequence[str]) -> list[bytes]:
     stops = [well_formed(text).encode() for text in ([texts] if isinstance(texts, str) else texts)]
     if b"" in stops:
-        raise ValueError("a stop text is empty, so text would stop before it starts: leave it out")
+        raise ValueError("a stop text (--stop) is empty, so text would stop before it starts: leave it out")
     return stops
 
 

@@ -73,6 +73,8 @@ def _read_tokenizer_json(path: Path) -> _Vocabulary:
         ("pre_tokenizer.type", splitter.get("type"), "ByteLevel"),
         ("pre_tokenizer.add_prefix_space", splitter.get("add_prefix_space"), False),
         ("pre_tokenizer.use_regex", splitter.get("use_regex", True), True),
+        ("post_processor.type", (whole.get("post_processor") or {}).get("type", "ByteLevel"), "ByteLevel"),
+        ("truncation", whole.get("truncation"), None),
         ("model.type", model.get("type", "BPE"), "BPE"),
         ("model.dropout", model.get("dropout") or None, None),
         ("model.byte_fallback", model.get("byte_fallback", False), False),
@@ -94,6 +96,11 @@ def _read_tokenizer_json(path: Path) -> _Vocabulary:
 def _read_vocabulary(folder: Path) -> _Vocabulary | None:
     """What the folder's vocabulary files say, vocab.json + merges.txt first, else None."""
     path, merges_path, single = (folder / name for name in ("vocab.json", "merges.txt", "tokenizer.json"))
+    settings_path = folder / "tokenizer_config.json"
+    settings = read_json(settings_path, MOST_BYTES) if settings_path.exists() else {}
+    for name in ("add_prefix_space", "add_bos_token", "add_eos_token"):
+        if settings.get(name):
+            raise ValueError(f"{settings_path}: {name} is {settings[name]!r:.80}: only GPT-2's false is supported")
     if path.exists() and merges_path.exists():
         pairs, first_line = _read_merges(merges_path)
         more = folder / "added_tokens.json"

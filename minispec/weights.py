@@ -1,4 +1,4 @@
-"""Checkpoint folders to models: the only module that knows the names that GPT-2's files use.
+"""Checkpoint folders to models: what a config.json means, and the names that foreign files use for GPT-2's tensors.
 
 What a config.json asks for and would change the text is honoured or refused by name; what the files hold must have
 exactly the names and shapes that the config calls for. Only then are values read.

@@ -237,7 +237,9 @@ def test_compare_fails_when_the_texts_differ(run: Any, monkeypatch: pytest.Monke
         (["generate", PROMPT, "--seed", "-1"], "'-1' cannot be used: give an integer, 0 or more"),
         (["generate", PROMPT, "--threads", "0"], "'0' cannot be used: give an integer, 1 or more"),
         (["generate", PROMPT, "--threads", "100000"], "--threads is 100000"),
-        (["generate", PROMPT, "--stop", ""], "stop"),
+        (["generate", PROMPT, "--stop", ""], "--stop"),
+        (["generate", PROMPT, "-d", ""], "no model is called ''"),
+        (["generate", PROMPT, "-k", "x" * 5], "'xxxxx' cannot be used"),
         (["generate", PROMPT, "--weights", "int8"], "int8"),
         (["generate", PROMPT, "--weights", "int3"], "int3"),
         (["generate", PROMPT, "--backend", "cuda"], "cuda"),
@@ -380,6 +382,44 @@ def test_a_reader_that_goes_away_ends_the_run_quietly() -> None:
         err = process.stderr.read().decode()
         assert process.wait(timeout=60) == 141
     assert err == ""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="closes descriptors as a POSIX shell does")
+@pytest.mark.parametrize(("arguments", "status"), [("generate hi -n 3 >&-", 0), ("generate - -n 3 <&-", 2)])
+def test_closed_streams(arguments: str, status: int) -> None:
+    command = f"'{sys.executable}' -m minispec {arguments}"
+    result = subprocess.run(command, shell=True, capture_output=True, check=False)
+    assert result.returncode == status
+    assert len(result.stderr.decode().strip().splitlines()) == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_standard_error_on_a_full_disk() -> None:
+    with open("/dev/full", "wb") as full:
+        assert subprocess.run([*MINISPEC, "generate", PROMPT, "-k", "x"], stderr=full, check=False).returncode == 2
+
+
+def test_a_damaged_cache_of_kernels_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("numba")
+    from minispec import kernels
+
+    cache = Path(kernels.linear_shared._cache.cache_path)  # type: ignore[attr-defined]
+    for file in cache.glob("kernels.*"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    script = (
+        "import sys; from pathlib import Path; from minispec import kernels\n"
+        "folder = Path(kernels.linear_shared._cache.cache_path); folder.mkdir(parents=True, exist_ok=True)\n"
+        "[(folder / f.name).write_bytes(b'') for f in Path(sys.argv[1]).glob('*.nbi')]\n"
+        "from minispec.cli import main; main(['generate', 'Once', '-n', '3'])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False,
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")},
+    )  # fmt: skip
+    assert result.returncode == 2
+    (line,) = result.stderr.strip().splitlines()
+    assert "NUMBA_CACHE_DIR" in line
+    assert str(tmp_path / "cache") in line
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

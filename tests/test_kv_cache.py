@@ -60,6 +60,18 @@ TestCacheHistory = CacheHistory.TestCase
 TestCacheHistory.settings = settings(max_examples=15, stateful_step_count=20)
 
 
+def test_a_length_is_a_whole_number_of_any_width() -> None:
+    model = tiny_model(TINY)
+    cache = model.new_cache()
+    model.forward([1, 2, 3, 4], cache)
+    for wrong in (2.5, True, "2", None):
+        with pytest.raises(ValueError, match="cannot truncate"):
+            cache.truncate(wrong)  # type: ignore[arg-type]
+    cache.truncate(np.uint8(2))  # type: ignore[arg-type]
+    assert type(cache.length) is int
+    assert model.forward([1], cache).shape == (1, 97)
+
+
 @pytest.mark.parametrize("backend", ["numba", "numpy"])
 def test_rows_of_the_cache_have_the_same_bits_after_a_rollback(backend: str) -> None:
     model = tiny_model(TINY, 0, backend)

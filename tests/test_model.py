@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import TINY
+from checkpoints import TINY, tiny_tensors
 from hypothesis import given
 from hypothesis import strategies as st
 from toys import ODD, tiny_model
@@ -117,10 +121,41 @@ def test_numpy_integers_are_ids() -> None:
 
 def test_a_cache_of_another_model_is_refused() -> None:
     model = tiny_model()
-    for other in (tiny_model(ODD), tiny_model(TINY, 0, "numpy")):
-        with pytest.raises(ValueError, match="made by a model of another shape or backend"):
+    for other in (tiny_model(ODD), tiny_model(TINY, 0, "numpy"), tiny_model(TINY, 1)):
+        with pytest.raises(ValueError, match="belongs to another model"):
             model.forward([1], other.new_cache())
-    assert model.forward([1], tiny_model(TINY, 1).new_cache()).shape == (1, 97)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_row_does_not_see_infinite_values_after_it(backend: str) -> None:
+    """A later row of the same block has weight 0 for it, but 0 times infinity is not 0."""
+    tensors = tiny_tensors(TINY, 0)
+    tensors["wte.weight"][7] = 3e38  # its norm, and with it its keys and values, overflow
+    model = GPT2(TINY, tensors, backend)
+    cache = model.new_cache()
+    with np.errstate(all="ignore"):
+        together = model.forward([1, 2, 3, 7], model.new_cache())
+        alone = model.forward([1, 2, 3], cache)
+        after = model.forward([7], cache)
+    assert not np.isfinite(after[:, 8:]).all()
+    assert np.isfinite(alone[:, 8:]).all()
+    assert together[:3].tobytes() == alone.tobytes()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_process_forked_after_a_pass_is_refused_in_words() -> None:
+    script = (
+        "import os, sys; sys.path.insert(0, sys.argv[1])\n"
+        "from toys import tiny_model\n"
+        "model = tiny_model(); model.forward([1], model.new_cache())\n"
+        "child = os.fork()\n"
+        "if child: sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "try: model.forward([1], model.new_cache())\n"
+        "except ValueError as error: os._exit(7 if 'spawn or forkserver' in str(error) else 1)\n"
+        "os._exit(2)"
+    )
+    child = subprocess.run([sys.executable, "-W", "ignore", "-c", script, str(Path(__file__).parent)], check=False)
+    assert child.returncode == 7
 
 
 def test_an_unknown_backend_is_refused() -> None:
@@ -139,8 +174,6 @@ def test_without_numba_the_plain_numpy_runs_and_says_that_it_is_slow(monkeypatch
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_options_of_attention_are_honoured(backend: str) -> None:
     from dataclasses import replace
-
-    from checkpoints import tiny_tensors
 
     tensors, ids = tiny_tensors(TINY, 0), [3, 1, 4, 1, 5]
     outputs = set()

@@ -97,6 +97,12 @@ def test_broken_logits_are_refused(row: list[float], temperature: float) -> None
         Sampling(temperature).probs(np.array(row))
 
 
+def test_the_order_is_that_of_the_logits_where_probabilities_are_equal_by_rounding() -> None:
+    logits = np.array([3.0, 3.0000002, 1.0], np.float32)
+    for sampling in (Sampling(1e17, top_k=1), Sampling(1e17, top_p=0.0)):
+        assert np.array_equal(sampling.probs(logits), [0, 1, 0])
+
+
 def test_a_masked_token_has_no_chance() -> None:
     assert np.array_equal(Sampling(1.0).probs(np.array([-np.inf, 0.0, -np.inf])), [0, 1, 0])
 
@@ -152,6 +158,7 @@ def test_acceptance_at_its_edges(uniform: float) -> None:
     assert coin.accept(0.1, 0.0)
     assert coin.accept(0.3, 0.3)
     assert coin.accept(5e-324, 5e-324)
+    assert not coin.accept(0.0, -1.0)
     assert coin.accept(0.2, 0.4) == (uniform < 0.5)
 
 

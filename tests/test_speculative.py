@@ -366,6 +366,31 @@ def test_a_draft_without_a_distribution_for_each_token_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("draft", "message"),
+    [
+        (Draft([0] * 5, [np.eye(3)[0]] * 5), "guessed 5 tokens where 4"),
+        (Draft([3], [np.eye(3)[0]]), "token id 3 is outside"),
+        (Draft([0], [np.ones(1)]), r"shape \(1,\): it must be \(3,\)"),
+    ],
+)
+def test_a_drafter_that_breaks_its_promise_is_refused(draft: Draft, message: str) -> None:
+    class Faulty(Guesses):
+        def draft(self, ids: Sequence[int], n_draft: int, sampling: Any, choices: Any) -> Draft:
+            ids.clear()  # type: ignore[attr-defined]  # not its own, but no harm is done
+            return draft
+
+    with pytest.raises(ValueError, match=message):
+        list(speculate(table(3, 0), Faulty(3, lambda ids, n: []), [0], max_new_tokens=9, sampling=ANY))
+
+
+def test_counts_of_any_width() -> None:
+    model = table(3, 0)
+    steps = generate(model, [0] * 30, max_new_tokens=np.int8(100), sampling=ANY)  # type: ignore[arg-type]
+    assert len(ids_of(steps)) == 34
+    assert Sampling(1.0, np.uint8(2)).probs(np.arange(300.0)).nonzero()[0].tolist() == [298, 299]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
     ("wrong", "message"),
     [
         ({"ids": "Once"}, "the prompt is the text 'Once': give token ids"),

@@ -417,7 +417,7 @@ def test_rule_forgets_stops_that_ended_before(small: Tokenizer) -> None:
 
 def test_empty_stop_is_refused(small: Tokenizer) -> None:
     for use in (stop_rule, TextStream):
-        with pytest.raises(ValueError, match="stop text is empty"):
+        with pytest.raises(ValueError, match=r"stop text .* is empty"):
             use(small, ["a", ""])
     assert stop_rule(small, ["\ud83d\udd17"])(small.encode("\U0001f517"))
 

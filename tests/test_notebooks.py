@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-REASON = 'needs nbclient and ipykernel: pip install -e .[notebooks]'
+REASON = "needs nbclient and ipykernel: pip install -e .[notebooks]"
 nbclient = pytest.importorskip("nbclient", reason=REASON)
 pytest.importorskip("ipykernel", reason=REASON)
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[1] / "notebooks").glob("*.ipynb"))

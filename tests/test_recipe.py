@@ -10,7 +10,7 @@ import pytest
 
 from minispec import load_model, load_tokenizer
 
-REASON = 'needs torch and tokenizers: pip install -e .[train]'
+REASON = "needs torch and tokenizers: pip install -e .[train]"
 pytest.importorskip("torch", reason=REASON)
 pytest.importorskip("tokenizers", reason=REASON)
 

@@ -11,7 +11,7 @@ import pytest
 from minispec import load_model, load_tokenizer
 from minispec.hub import find_model
 
-REASON = 'needs torch and transformers: pip install -e .[bench]'
+REASON = "needs torch and transformers: pip install -e .[bench]"
 torch = pytest.importorskip("torch", reason=REASON)
 transformers = pytest.importorskip("transformers", reason=REASON)
 

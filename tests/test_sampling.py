@@ -63,6 +63,10 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it(top_p: float, expected: se
 
 def test_top_p_of_equals_keeps_the_lower_ids_and_forgives_rounding() -> None:
     assert kept(Sampling(1.0, top_p=0.5), np.zeros(1000)) == set(range(500))
+    rows = np.tile(np.array([0, 1, 2], np.float32), 300)
+    survivors = kept(Sampling(1.0, top_p=0.4), rows)
+    assert 0 < len(survivors) < 300
+    assert survivors == set(range(2, 3 * len(survivors), 3))
     assert kept(Sampling(1.0, top_p=0.8), np.zeros(10)) == set(range(8))  # eight times 0.1 is below 0.8 in floats
 
 

@@ -13,6 +13,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from operator import attrgetter
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -121,19 +122,18 @@ def generate(prompt: str | None, prompt_option: str | None, prompt_file: str | N
     settings, quiet = settings_from(options), options["quiet"]
     from minispec.session import decode
     from minispec.tokenizer import TextStream
-    from minispec.trace import Run, token_kinds
+    from minispec.trace import Run, run_all, token_kinds
     from minispec.viz import closing_line, legend, rounds, style
 
     text = read_prompt(prompt, prompt_option, prompt_file)
     pair, ids = prepare(settings, text, quiet)
-    steps, run = decode(settings, pair, ids), Run(ids)
+    steps = decode(settings, pair, ids)
     if options["as_json"]:
-        for _ in run.record(steps):
-            pass
+        run = run_all(ids, steps)
         click.echo(json.dumps(run.as_json(text_of(run, pair, settings), settings.as_json())))
         return
 
-    color = use_color(options["color"])
+    run, color = Run(ids), use_color(options["color"])
     if not quiet and sys.stdout.isatty() and sys.stderr.isatty():
         click.echo(text, err=True, nl=False)  # the reader sees the prompt; standard output holds new text only
     stream = TextStream(pair.tokenizer, settings.stop)
@@ -183,29 +183,27 @@ def compare(
     text = read_prompt(prompt, prompt_option, prompt_file)
     pair, ids = prepare(settings, text, options["quiet"])
 
-    def seconds(run: Run) -> float:
-        return run.seconds
-
     def write(plain: bool) -> Run:
         return run_all(ids, decode(settings, pair, ids, plain=plain))
 
     write(True), write(False)  # warm-up
     runs = [(write(True), write(False)) for _ in range(repetitions)]
-    plain, speculative = (sorted(side, key=seconds)[repetitions // 2] for side in zip(*runs, strict=True))
+    sides = list(zip(*runs, strict=True))
+    plain, speculative = (sorted(side, key=attrgetter("seconds"))[repetitions // 2] for side in sides)
     same = None
     if settings.temperature == 0:
         same = all(one.ids == other.ids and one.finish == other.finish for one, other in runs)
-    medians = [median(map(seconds, side)) for side in zip(*runs, strict=True)]
-    speedup = medians[0] / medians[1] if speculative.ids else 1.0
+    plain_seconds, speculative_seconds = (median(run.seconds for run in side) for side in sides)
+    speedup = plain_seconds / speculative_seconds if speculative.ids else 1.0
     if options["as_json"]:
-        sides = {
+        both = {
             name: run.as_json(text_of(run, pair, settings), settings.as_json() | extra)
             for name, run, extra in (
                 ("plain", plain, {"draft": None, "num_draft_tokens": 0}),
                 ("speculative", speculative, {}),
             )
         }
-        click.echo(json.dumps({"identical": same, **sides, "speedup": speedup, "repetitions": repetitions}))
+        click.echo(json.dumps({"identical": same, **both, "speedup": speedup, "repetitions": repetitions}))
     else:
         if not options["quiet"]:
             click.echo(text + text_of(speculative, pair, settings) + "\n")

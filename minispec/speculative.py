@@ -196,7 +196,8 @@ def speculate(
 
     The text ends where `stop` says so, at max_new_tokens, or when prompt and text fill the context
     window (n_ctx tokens in all): exactly where plain decoding ends. `choices` replaces the dice of `seed`.
-    Raises ValueError, at once, for an empty or too long prompt, negative counts, or another vocabulary.
+    Raises ValueError, at once, for an empty or too long prompt, ids outside the vocabulary, negative counts, and a
+    drafter that is none or has another vocabulary; later, for a draft that breaks the protocol.
     """
     check_count("n_draft", n_draft)
     if not hasattr(drafter, "start"):

@@ -167,6 +167,15 @@ def test_tiles_are_compiled_with_the_promise_that_arrays_do_not_overlap() -> Non
     assert promises[1] > promises[0]
 
 
+def test_no_kernel_lets_the_compiler_reorder_a_sum_or_forget_nan() -> None:
+    compiled = {name: f for name, f in vars(kernels).items() if hasattr(f, "targetoptions")}
+    if not compiled:
+        pytest.skip("compiled code is switched off")
+    assert {"tile_3", "tile_6", "lane_sum", "softmax_row", "exp"} <= compiled.keys()
+    for name, function in compiled.items():
+        assert function.targetoptions.get("fastmath", False) in (False, {"contract"}), name
+
+
 def test_each_kernel_is_compiled_once() -> None:
     """Every caller passes the same kinds of array: a second signature would double the compile time."""
     if not hasattr(kernels.linear_shared, "signatures"):

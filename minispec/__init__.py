@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from minispec.gumbel import Gumbel
     from minispec.model import GPT2, GPT2Config
     from minispec.plain import generate
     from minispec.sampling import Sampling
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "GPT2": "model",
     "GPT2Config": "model",
+    "Gumbel": "gumbel",
     "Dice": "speculative",
     "Draft": "speculative",
     "Sampling": "sampling",
@@ -38,6 +40,7 @@ __all__ = [
     "Dice",
     "Draft",
     "GPT2Config",
+    "Gumbel",
     "Sampling",
     "Step",
     "generate",

@@ -72,6 +72,8 @@ def hints(settings: Settings, prompt: str) -> Iterator[str]:
     """What was asked for and will not do what one may expect."""
     if settings.temperature == 0 and (settings.top_k or settings.top_p < 1):
         yield "note: --top-k and --top-p have no effect at temperature 0: add --temperature 1"
+    if settings.temperature == 0 and settings.coupling != "optimal":
+        yield "note: --coupling has no effect at temperature 0: add --temperature 1"
     if prompt != prompt.rstrip(" "):
         yield "note: the prompt ends in a space, but words begin with theirs: the text is better without it"
 
@@ -191,7 +193,7 @@ def compare(
     sides = list(zip(*runs, strict=True))
     plain, speculative = (sorted(side, key=attrgetter("seconds"))[repetitions // 2] for side in sides)
     same = None
-    if settings.temperature == 0:
+    if settings.determined:
         same = all(one.ids == other.ids and one.finish == other.finish for one, other in runs)
     plain_seconds, speculative_seconds = (median(run.seconds for run in side) for side in sides)
     speedup = plain_seconds / speculative_seconds if speculative.ids else 1.0

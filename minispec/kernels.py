@@ -394,6 +394,14 @@ def store(k: Floats, v: Floats, keys: Floats, values: Floats, n_past: int) -> No
     store_rows(k, v, keys, values, n_past)
 
 
+def fetch(keys: Floats, values: Floats, length: int) -> tuple[Floats, Floats]:
+    """What `store` wrote: the first `length` rows of a layer's cache, both [n_head, length, d_head]."""
+    n_head, _, d_head, _ = keys.shape
+    k = keys.transpose(0, 1, 3, 2).reshape(n_head, -1, d_head)
+    v = values.transpose(0, 2, 1, 3).reshape(n_head, values.shape[2], -1)
+    return k[:, :length], v[:, :length, :d_head]
+
+
 def warm_up() -> None:
     """Compile all that a pass needs, or load it from the cache on disk, by calling each kernel once.
 

@@ -84,8 +84,9 @@ SHARED_OPTIONS = [
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
     click.option("--color", type=click.Choice(["auto", "on", "off"]), default="auto", show_default=True,
                  help="Tell guesses, corrections and bonus tokens apart (NO_COLOR is honoured)."),
-    click.option("--coupling", type=click.Choice(["optimal", "gumbel"]), default="optimal", show_default=True,
-                 help="How sampled guesses are judged (gumbel is not available yet)."),
+    click.option("--coupling", type=click.Choice(["optimal", "gumbel"]), default=DEFAULTS.coupling, show_default=True,
+                 help="How sampled guesses are judged: optimal keeps the most; gumbel writes the same text for a "
+                 "seed, whatever guesses, and with none."),
     click.option("--no-stream", is_flag=True, help="Print the text when it is whole."),
     click.option("-q", "--quiet", is_flag=True, help="Only the result."),
     click.option("-v", "--verbose", is_flag=True,
@@ -102,8 +103,6 @@ def shared_options(command: Command) -> Command:
 
 def settings_from(options: dict[str, Any]) -> Settings:
     """The frozen settings among a command's options; from here on NumPy may be imported."""
-    if options["coupling"] != "optimal":
-        raise click.UsageError("--coupling is 'gumbel', which is not available yet: leave it out")
     limit_threads(options["threads"], options["backend"])
     return Settings(**{name: options[name] for name in asdict(DEFAULTS)})
 

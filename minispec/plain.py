@@ -38,6 +38,6 @@ def _passes(target: Target, text: Text, sampling: Sampler, choices: Choices) -> 
         began = time.perf_counter()
         logits = target.forward(text.ids[cache.length :], cache, n_logits=1)
         seconds = time.perf_counter() - began
-        token = choices.draw(sampling.probs(logits[-1]))
+        token = choices.draw(sampling.probs(logits[-1], len(text.ids)))
         finish = text.commit(token)
         yield Step((), 0, (token,), finish, target_seconds=seconds)

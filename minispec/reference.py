@@ -93,3 +93,8 @@ def store(k: Floats, v: Floats, keys: Floats, values: Floats, n_past: int) -> No
     """Write k and v [n_head, n_new, d_head] into a layer's cache from position n_past on."""
     keys[:, n_past : n_past + k.shape[1]] = k
     values[:, n_past : n_past + v.shape[1]] = v
+
+
+def fetch(keys: Floats, values: Floats, length: int) -> tuple[Floats, Floats]:
+    """What `store` wrote: the first `length` rows of a layer's cache, both [n_head, length, d_head]."""
+    return keys[:, :length], values[:, :length]

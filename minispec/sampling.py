@@ -42,8 +42,8 @@ class Sampling:
         if not 0 <= self.top_p <= 1:
             raise ValueError(f"top_p is {self.top_p}: give a number from 0 to 1 (off)")
 
-    def probs(self, logits: NDArray[Any]) -> Probs:
-        """Logits [n_vocab] to probabilities [n_vocab] in float64.
+    def probs(self, logits: NDArray[Any], position: int = 0) -> Probs:
+        """Logits [n_vocab] to probabilities [n_vocab] in float64, the same at every position of the text.
 
         Raises ValueError for NaN or +infinity, and where every logit is -infinity.
         """

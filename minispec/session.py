@@ -10,7 +10,7 @@ from minispec.hub import short_name
 
 if TYPE_CHECKING:
     from minispec.model import GPT2
-    from minispec.speculative import Drafter, Step
+    from minispec.speculative import Drafter, Sampler, Step
     from minispec.tokenizer import Tokenizer
 
 DEFAULT_DRAFTS = {
@@ -34,11 +34,17 @@ class Settings:
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
+    coupling: str = "optimal"
     stop: tuple[str, ...] = ()
     weights: str = "f32"
     draft_weights: str = "f32"
     backend: str = "numba"
     offline: bool = False
+
+    @property
+    def determined(self) -> bool:
+        """Whether plain and speculative decoding write the same text, not only the same law."""
+        return self.temperature == 0 or self.coupling == "gumbel"
 
     @property
     def draft_name(self) -> str | None:
@@ -92,12 +98,15 @@ def open_pair(settings: Settings) -> Pair:
 
 def decode(settings: Settings, pair: Pair, prompt_ids: Sequence[int], *, plain: bool = False) -> Iterator[Step]:
     """The steps of one text: speculative where the pair has a drafter, unless `plain`."""
+    from minispec.gumbel import Gumbel
     from minispec.plain import generate
     from minispec.sampling import Sampling
     from minispec.speculative import speculate
     from minispec.tokenizer import stop_rule
 
-    sampling = Sampling(settings.temperature, settings.top_k, settings.top_p)
+    sampling: Sampler = Sampling(settings.temperature, settings.top_k, settings.top_p)
+    if settings.coupling == "gumbel":
+        sampling = Gumbel(sampling, settings.seed)
     stop = stop_rule(pair.tokenizer, settings.stop)
     if plain or pair.drafter is None:
         return generate(

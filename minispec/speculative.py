@@ -60,8 +60,8 @@ class Target(Protocol):
 class Sampler(Protocol):
     """How logits become the distribution that a token is drawn from."""
 
-    def probs(self, logits: NDArray[Any]) -> Probs:
-        """Logits [n_vocab] to probabilities [n_vocab]."""
+    def probs(self, logits: NDArray[Any], position: int) -> Probs:
+        """Logits [n_vocab] to probabilities [n_vocab] of the token at this place of the text, counted from 0."""
 
 
 class Choices(Protocol):
@@ -163,18 +163,21 @@ def residual(target_probs: Probs, draft_probs: Probs) -> Probs:
     return excess / total if total > 0 else target_probs  # no excess: the two are equal up to rounding
 
 
-def judge(draft: Draft, logits: NDArray[Any], sampling: Sampler, choices: Choices) -> Iterator[tuple[int, bool]]:
+def judge(
+    draft: Draft, logits: NDArray[Any], position: int, sampling: Sampler, choices: Choices
+) -> Iterator[tuple[int, bool]]:
     """The tokens a round writes, in order, each with whether it is an accepted guess.
 
-    logits [len(draft.tokens) + 1, n_vocab] are the target's, row i for the place of guess i.
+    logits [len(draft.tokens) + 1, n_vocab] are the target's: row i is for the place of guess i in the text,
+    which is position + i.
     """
-    for token, draft_probs, row in zip(draft.tokens, draft.probs, logits[:-1], strict=True):
-        target_probs = sampling.probs(row)
+    for i, (token, draft_probs) in enumerate(zip(draft.tokens, draft.probs, strict=True)):
+        target_probs = sampling.probs(logits[i], position + i)
         if not choices.accept(target_probs[token], draft_probs[token]):
             yield choices.draw(residual(target_probs, draft_probs)), False
             return
         yield token, True
-    yield choices.draw(sampling.probs(logits[-1])), False
+    yield choices.draw(sampling.probs(logits[-1], position + len(draft.tokens))), False
 
 
 # --- the loop ------------------------------------------------------------------------------------
@@ -229,7 +232,7 @@ def _rounds(
         verified = time.perf_counter()
 
         first, n_accepted = len(text.ids), 0
-        for token, accepted in judge(draft, logits, sampling, choices):
+        for token, accepted in judge(draft, logits, first, sampling, choices):
             n_accepted += accepted
             finish = text.commit(token)
             if finish:

@@ -246,7 +246,6 @@ def test_compare_fails_when_the_texts_differ(run: Any, monkeypatch: pytest.Monke
         (["generate", ""], "the prompt is empty"),
         (["generate", "-f", "no-such-file.txt"], "--prompt-file no-such-file.txt: No such file"),
         (["generate", "-f", "."], "--prompt-file .: Is a directory"),
-        (["generate", PROMPT, "--coupling", "gumbel"], "--coupling is 'gumbel'"),
         (["generate", PROMPT, "-p", PROMPT], "the prompt is given twice"),
         (["generate", "word " * 600], "context window of 512"),
         (["generate", PROMPT, "extra"], "extra"),

@@ -15,10 +15,11 @@ from checkpoints import TINY
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from toys import ODD, Guesses, ListCache, Script, Table, law, table, tiny_model
+from toys import ODD, Guesses, ListCache, Table, table, tiny_model
 
 import minispec.speculative as module
 from minispec.drafters import SmallModelDrafter
+from minispec.enumeration import Script, law
 from minispec.plain import generate
 from minispec.sampling import Sampling
 from minispec.speculative import Dice, Draft, Step, residual, speculate

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any, TypeVar
@@ -76,52 +76,6 @@ def table(n_vocab: int, seed: int, zeros: float = 0.0, n_ctx: int = 64) -> Table
         return probs
 
     return Table(rule, n_vocab, n_ctx)
-
-
-@dataclass
-class Script:
-    """Choices along one path: those given first, then always the first possible one; others are noted."""
-
-    path: tuple[Any, ...]
-    probability: float = 1.0
-    taken: tuple[Any, ...] = ()
-    untried: list[tuple[Any, ...]] = field(default_factory=list)
-
-    def _choose(self, options: list[tuple[Any, float]]) -> Any:
-        options = [(value, chance) for value, chance in options if chance > 0]
-        depth = len(self.taken)
-        if depth < len(self.path):
-            value = self.path[depth]
-        else:
-            value = options[0][0]
-            self.untried += [(*self.taken, other) for other, _ in options[1:]]
-        self.probability *= dict(options)[value]
-        self.taken += (value,)
-        return value
-
-    def accept(self, target_prob: Any, draft_prob: Any) -> bool:
-        chance = min(1.0, target_prob / draft_prob)
-        return bool(self._choose([(True, chance), (False, 1 - chance)]))
-
-    def draw(self, probs: NDArray[Any]) -> int:
-        return int(self._choose(list(enumerate(probs.tolist()))))
-
-
-def every_outcome(run: Callable[[Script], Result]) -> Iterator[tuple[Result, float]]:
-    """Run along every path of choices: each result with the probability of its path."""
-    paths: list[tuple[Any, ...]] = [()]
-    while paths:
-        script = Script(paths.pop())
-        yield run(script), script.probability
-        paths += script.untried
-
-
-def law(run: Callable[[Script], tuple[int, ...]]) -> dict[tuple[int, ...], float]:
-    """The exact law of what a run returns."""
-    chances: dict[tuple[int, ...], float] = {}
-    for result, chance in every_outcome(run):
-        chances[result] = chances.get(result, 0.0) + chance
-    return chances
 
 
 class Guesses:

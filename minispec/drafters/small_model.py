@@ -48,12 +48,12 @@ class SmallModelDrafting:
             return Draft(tokens, probs)
         self._roll_back(ids)
         pending = list(ids[len(self.cached) :])
-        for _ in range(n_draft):
+        for position in range(len(ids), len(ids) + n_draft):
             logits = self.model.forward(pending, self.cache, n_logits=1)[-1]
             self.cached += pending
             if not np.isfinite(logits).all():
                 break  # a broken drafter may cost speed, never the text
-            probs.append(sampling.probs(logits))
+            probs.append(sampling.probs(logits, position))
             tokens.append(choices.draw(probs[-1]))
             pending = tokens[-1:]
         return Draft(tokens, probs)

@@ -4,7 +4,7 @@ Kernels compile inside the first example, so there is no deadline.
 """
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from minispec.model import operations
 
@@ -13,6 +13,9 @@ quick = settings(
 )
 settings.register_profile("quick", quick)
 settings.register_profile("thorough", quick, max_examples=5000)
+# For test_mutants.py, which waits for a first failure and not for the smallest.
+once = [Phase.explicit, Phase.generate]
+settings.register_profile("mutants", quick, max_examples=300, phases=once, derandomize=True, database=None)
 settings.load_profile("quick")
 
 

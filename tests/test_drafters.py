@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 from checkpoints import TINY
 from hypothesis import given
 from hypothesis import strategies as st
-from toys import tiny_model
+from toys import Table, table, tiny_model
 
 from minispec.drafters import SmallModelDrafter
 from minispec.sampling import Sampling
@@ -36,3 +39,24 @@ def test_a_small_model_ends_with_its_context_window() -> None:
     drafting = SmallModelDrafter(tiny_model(TINY, 1)).start()
     lengths = [len(drafting.draft([1] * n, 3, Sampling(), Dice(0)).tokens) for n in (29, 30, 31, 32, 33, 40)]
     assert lengths == [3, 3, 2, 1, 0, 0]
+
+
+def test_a_token_that_is_ruled_out_ends_no_draft() -> None:
+    ruled_out = table(4, 0, zeros=0.5)
+    drafting = SmallModelDrafter(ruled_out).start()
+    draft = drafting.draft([0], 6, Sampling(1.0), Dice(0))
+    assert len(draft.tokens) == 6
+    assert any((probs == 0).any() for probs in draft.probs)
+
+
+@pytest.mark.parametrize("logit", [np.nan, np.inf])
+def test_a_draft_ends_where_logits_are_broken(logit: float) -> None:
+    class Broken(Table):
+        def logits(self, context: tuple[int, ...]) -> Any:
+            row = super().logits(context)
+            if len(context) == 3:
+                row[1] = logit
+            return row
+
+    drafting = SmallModelDrafter(Broken(table(4, 0).rule, 4)).start()
+    assert len(drafting.draft([0], 6, Sampling(1.0), Dice(0)).tokens) == 2

@@ -1,4 +1,4 @@
-"""The loop: its law by enumeration of the loop itself, its ends, its counts, its caches."""
+"""The loop: where a text ends, what is counted, what is refused. (Its law and its caches: test_exactness.py.)"""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import TINY
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
-from toys import ODD, Guesses, ListCache, Table, table, tiny_model
+from toys import Contrary, Guesses, ListCache, Table, greedy_oracle, ids_of, table, tiny_model
 
 import minispec.speculative as module
 from minispec.drafters import SmallModelDrafter
-from minispec.enumeration import Script, law
+from minispec.enumeration import law
 from minispec.plain import generate
 from minispec.sampling import Sampling
 from minispec.speculative import Dice, Draft, Step, residual, speculate
@@ -28,195 +26,17 @@ ANY = Sampling(1.0)
 GREEDY = Sampling()
 
 
-def ids_of(steps: Any) -> tuple[int, ...]:
-    return tuple(token for step in steps for token in step.committed)
-
-
 def close(one: dict[Any, float], other: dict[Any, float]) -> bool:
     return all(abs(one.get(key, 0) - other.get(key, 0)) < 1e-12 for key in one.keys() | other.keys())
 
 
-# --- the law ---------------------------------------------------------------------------------------
-
-
-class Whimsical(SmallModelDrafter):
-    """Drafts on while the last guess was even: a length that depends on what was drawn, but discards nothing."""
-
-    def start(self) -> Any:
-        inner = super().start()
-        draft = inner.draft
-
-        def whim(ids: Sequence[int], n_draft: int, sampling: Any, choices: Any) -> Draft:
-            tokens: list[int] = []
-            probs: list[Any] = []
-            while len(tokens) < n_draft and (not tokens or tokens[-1] % 2 == 0):
-                one = draft([*ids, *tokens], 1, sampling, choices)
-                if not one.tokens:
-                    break  # its context window is full
-                tokens += one.tokens
-                probs += one.probs
-            return Draft(tokens, probs)
-
-        inner.draft = whim  # type: ignore[method-assign]
-        return inner
-
-
-@given(
-    size=st.sampled_from([(2, 4), (3, 3), (4, 2), (5, 2)]),  # tokens in the vocabulary, tokens to write
-    n_draft=st.integers(0, 4),
-    zeros=st.sampled_from([0.0, 0.3, 0.8]),
-    same=st.booleans(),
-    whim=st.booleans(),
-    n_ctx=st.sampled_from([3, 64]),
-    stop_token=st.sampled_from([None, 0, 1]),
-    sampling=st.sampled_from([ANY, Sampling(0.5), Sampling(1.0, top_k=2), Sampling(1.5, top_p=0.7), GREEDY]),
-    seed=st.integers(0, 999),
-)
-def test_the_joint_law_is_the_targets(
-    size: tuple[int, int], n_draft: int, zeros: float, same: bool, whim: bool, n_ctx: int,
-    stop_token: int | None, sampling: Sampling, seed: int,
-) -> None:  # fmt: skip
-    n_vocab, max_new_tokens = size
-    target = table(n_vocab, seed, zeros, n_ctx)
-    draft = target if same else table(n_vocab, seed + 1, zeros, n_ctx)
-    drafter = Whimsical(draft) if whim else SmallModelDrafter(draft)
-    options: Any = {
-        "max_new_tokens": max_new_tokens,
-        "sampling": sampling,
-        "stop": None if stop_token is None else lambda new: new[-1] == stop_token,
-    }
-
-    def plain(choices: Script) -> tuple[int, ...]:
-        return ids_of(generate(target, [0, 1], choices=choices, **options))
-
-    def speculative(choices: Script) -> tuple[int, ...]:
-        return ids_of(speculate(target, drafter, [0, 1], n_draft=n_draft, choices=choices, **options))
-
-    expected, got = law(plain), law(speculative)
-    assert abs(sum(expected.values()) - 1) < 1e-12
-    assert close(expected, got)
-
-
-def test_plain_decoding_has_the_product_law() -> None:
-    """The baseline itself: chances multiply along the text."""
-    target = table(3, 5)
-    got = law(lambda choices: ids_of(generate(target, [0], max_new_tokens=2, sampling=ANY, choices=choices)))
-    for a in range(3):
-        for b in range(3):
-            assert abs(got[a, b] - target.rule((0,))[a] * target.rule((0, a))[b]) < 1e-12
-
-
-@pytest.mark.parametrize("guess", [0, 1, 2])
-def test_a_certain_guess_is_a_one_hot_distribution(guess: int) -> None:
-    """A guess that was not drawn must not be judged by a soft distribution (0.75 for 0.6 is the usual sign)."""
-    target = table(3, 8)
-    drafter = Guesses(3, lambda ids, n: [guess] * n)
-    plain = law(lambda c: ids_of(generate(target, [1], max_new_tokens=3, sampling=ANY, choices=c)))
-    got = law(lambda c: ids_of(speculate(target, drafter, [1], max_new_tokens=3, sampling=ANY, n_draft=2, choices=c)))
-    assert close(plain, got)
-
-
-def test_the_chance_of_acceptance_is_the_overlap() -> None:
-    """The textbook example on four tokens: sum(min(p, q)) = 0.55."""
-    target_probs, draft_probs = np.array([0.15, 0.35, 0.10, 0.40]), np.array([0.5, 0.2, 0.2, 0.1])
-    target, draft = Table(lambda _: target_probs, 4), Table(lambda _: draft_probs, 4)
-
-    def first(choices: Script) -> tuple[int, ...]:
-        step = next(iter(speculate(target, SmallModelDrafter(draft), [0], max_new_tokens=2, sampling=ANY, n_draft=1,
-                                   choices=choices)))  # fmt: skip
-        return step.n_accepted, step.committed[0]
-
-    outcomes = law(first)
-    assert abs(sum(chance for (n, _), chance in outcomes.items() if n) - 0.55) < 1e-12
-    for token in range(4):
-        assert abs(sum(c for (_, first), c in outcomes.items() if first == token) - target_probs[token]) < 1e-12
+# --- pieces ---------------------------------------------------------------------------------------
 
 
 def test_residual_of_equal_distributions_is_the_target() -> None:
     probs = np.array([0.25, 0.75])
     assert np.array_equal(residual(probs, probs), probs)
     assert np.array_equal(residual(np.array([0.5, 0.5, 0]), np.array([0, 0, 1.0])), [0.5, 0.5, 0])
-
-
-# --- greedy identity, with both caches looked at after every round ----------------------------------
-
-
-def greedy_oracle(model: Any, ids: Sequence[int], n: int) -> list[int]:
-    """No cache, no loop to share: argmax over a fresh pass for every token."""
-    text = list(ids)
-    for _ in range(min(n, model.n_ctx - len(ids))):
-        text.append(int(np.argmax(model.forward(text, model.new_cache())[-1])))
-    return text[len(ids) :]
-
-
-class Watched:
-    """A model that notes the caches it hands out and the largest number of positions ever asked for."""
-
-    def __init__(self, model: Any) -> None:
-        self.model, self.n_ctx, self.n_vocab = model, model.n_ctx, model.n_vocab
-        self.caches: list[Any] = []
-
-    def new_cache(self) -> Any:
-        self.caches.append(self.model.new_cache())
-        return self.caches[-1]
-
-    def forward(self, ids: Sequence[int], cache: Any, n_logits: int | None = None) -> Any:
-        return self.model.forward(ids, cache, n_logits)
-
-
-def same_rows(model: Any, cache: Any, ids: Sequence[int]) -> bool:
-    """Whether the cache holds, bit for bit, what a fresh pass over these ids stores."""
-    fresh = model.new_cache()
-    model.forward(ids, fresh)
-    probe = [1]
-    cache_length = cache.length
-    used = model.forward(probe, cache).tobytes() if cache.length < cache.n_ctx else b""
-    cache.truncate(cache_length)
-    return cache_length == len(ids) and (not used or used == model.forward(probe, fresh).tobytes())
-
-
-@pytest.mark.parametrize("backend", ["numba", "numpy"])
-@given(
-    prompt=st.lists(st.integers(0, 70), min_size=1, max_size=12),
-    draft_seed=st.integers(0, 3),
-    n_draft=st.integers(0, 8),
-    n=st.integers(1, 24),
-)
-def test_greedy_text_is_identical_and_both_caches_are_right_after_every_round(
-    backend: str, prompt: list[int], draft_seed: int, n_draft: int, n: int
-) -> None:
-    target, draft = Watched(tiny_model(ODD, 0, backend)), Watched(tiny_model(ODD, draft_seed, backend))
-    text = list(prompt)
-    for step in speculate(target, SmallModelDrafter(draft), prompt, max_new_tokens=n, sampling=GREEDY, n_draft=n_draft):
-        if draft_seed == 0:
-            assert step.n_accepted == len(step.drafted)  # the target itself guesses: everything is kept
-        before = list(text)
-        text += step.committed
-        assert same_rows(target.model, target.caches[0], text[:-1])
-        if step.drafted:
-            assert same_rows(draft.model, draft.caches[0], [*before, *step.drafted[:-1]])
-    assert text[len(prompt) :] == greedy_oracle(target.model, prompt, n)
-
-
-def worst_guess(model: Any) -> Guesses:
-    """Always guesses what the target likes least."""
-
-    def guess(ids: Sequence[int], n: int) -> list[int]:
-        text = list(ids)
-        for _ in range(n):
-            text.append(int(np.argmin(model.forward(text, model.new_cache())[-1])))
-        return text[len(ids) :]
-
-    return Guesses(model.n_vocab, guess)
-
-
-@pytest.mark.parametrize("n_draft", [1, 3, 8])
-def test_the_worst_drafter_changes_nothing_but_the_time(n_draft: int) -> None:
-    model = tiny_model(TINY)
-    steps = list(speculate(model, worst_guess(model), [3, 4], max_new_tokens=20, sampling=GREEDY, n_draft=n_draft))
-    assert list(ids_of(steps)) == greedy_oracle(model, [3, 4], 20)
-    assert sum(step.n_accepted for step in steps) == 0
-    assert len(steps) == 20
 
 
 def test_a_run_leaves_nothing_behind_for_the_next() -> None:
@@ -260,7 +80,7 @@ def test_end_of_the_context_window(n_prompt: int, n_draft: int, kind: str) -> No
     drafters: dict[str, Any] = {
         "self": SmallModelDrafter(model),
         "other": SmallModelDrafter(tiny_model(TINY, 1)),
-        "worst": worst_guess(model),
+        "worst": SmallModelDrafter(Contrary(model)),
         "narrow": SmallModelDrafter(tiny_model(replace(TINY, n_ctx=28), 1)),
     }
     drafter = drafters[kind]

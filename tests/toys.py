@@ -1,20 +1,22 @@
-"""Small models for tests: tables of probabilities that depend on the whole context, and tiny random GPT-2s."""
+"""Small models for tests, drafters of every temper for them, and tiny random GPT-2s."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from typing import Any, TypeVar
+from typing import Any
+from zlib import crc32
 
 import numpy as np
 from checkpoints import TINY, tiny_tensors
 from numpy.typing import NDArray
 
+from minispec.drafters import SmallModelDrafter
 from minispec.model import GPT2, GPT2Config
 from minispec.speculative import Draft
 
-Result = TypeVar("Result")
 Rule = Callable[[tuple[int, ...]], NDArray[Any]]
 
 ODD = GPT2Config(n_layer=3, n_head=3, n_embd=21, n_ctx=45, n_vocab=71, n_inner=50)
@@ -24,6 +26,19 @@ ODD = GPT2Config(n_layer=3, n_head=3, n_embd=21, n_ctx=45, n_vocab=71, n_inner=5
 def tiny_model(config: GPT2Config = TINY, seed: int = 0, backend: str = "numba") -> GPT2:
     """A random GPT-2 whose logits are far enough apart to have opinions."""
     return GPT2(config, tiny_tensors(config, seed), backend)
+
+
+@contextmanager
+def threads(n: int) -> Iterator[None]:
+    """Run on n threads, or on as many as there are."""
+    import numba
+
+    before = numba.get_num_threads()
+    numba.set_num_threads(min(n, int(numba.config.NUMBA_NUM_THREADS)))  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        numba.set_num_threads(before)
 
 
 @dataclass
@@ -52,6 +67,11 @@ class Table:
     def new_cache(self) -> ListCache:
         return ListCache()
 
+    def logits(self, context: tuple[int, ...]) -> NDArray[Any]:
+        with np.errstate(divide="ignore"):
+            logits: NDArray[Any] = np.log(np.asarray(self.rule(context), float))
+        return logits
+
     def forward(self, ids: Sequence[int], cache: ListCache, n_logits: int | None = None) -> NDArray[Any]:
         assert len(ids)
         assert cache.length + len(ids) <= self.n_ctx
@@ -59,9 +79,22 @@ class Table:
         for token in ids:
             assert 0 <= token < self.n_vocab
             cache.ids.append(token)
-            with np.errstate(divide="ignore"):
-                rows.append(np.log(self.rule(tuple(cache.ids))))
+            rows.append(self.logits(tuple(cache.ids)))
         return np.array(rows[len(rows) - (len(ids) if n_logits is None else n_logits) :])
+
+
+class Exact(Table):
+    """A model whose logits are its probabilities themselves, fractions perhaps: `AsTheyAre` is the sampler for it."""
+
+    def logits(self, context: tuple[int, ...]) -> NDArray[Any]:
+        return self.rule(context)
+
+
+class AsTheyAre:
+    """A sampler that takes logits for probabilities."""
+
+    def probs(self, logits: NDArray[Any], position: int) -> NDArray[Any]:
+        return logits
 
 
 def table(n_vocab: int, seed: int, zeros: float = 0.0, n_ctx: int = 64) -> Table:
@@ -78,16 +111,100 @@ def table(n_vocab: int, seed: int, zeros: float = 0.0, n_ctx: int = 64) -> Table
     return Table(rule, n_vocab, n_ctx)
 
 
+def ids_of(steps: Any) -> tuple[int, ...]:
+    """The tokens that these steps wrote."""
+    return tuple(token for step in steps for token in step.committed)
+
+
+def greedy_oracle(model: Any, ids: Sequence[int], n: int) -> tuple[int, ...]:
+    """No cache, no loop to share: argmax over a fresh pass for every token."""
+    text = list(ids)
+    for _ in range(min(n, model.n_ctx - len(ids))):
+        text.append(int(np.argmax(model.forward(text, model.new_cache())[-1])))
+    return tuple(text[len(ids) :])
+
+
+# --- drafters ------------------------------------------------------------------------------------
+
+
 class Guesses:
     """A drafter that guesses what a function of the ids says, with certainty."""
 
-    def __init__(self, n_vocab: int, guess: Callable[[Sequence[int], int], Sequence[int]]) -> None:
+    def __init__(self, n_vocab: int, guess: Callable[[Sequence[int], int], Sequence[int]], exact: bool = False) -> None:
         self.n_vocab = n_vocab
         self.guess = guess
+        self.one_hot: NDArray[Any] = np.eye(n_vocab, dtype=object if exact else float)
 
     def start(self) -> Guesses:
         return self
 
     def draft(self, ids: Sequence[int], n_draft: int, sampling: Any, choices: Any) -> Draft:
         tokens = list(self.guess(ids, n_draft))[: max(n_draft, 0)]
-        return Draft(tokens, [np.eye(self.n_vocab)[token] for token in tokens])
+        return Draft(tokens, [self.one_hot[token] for token in tokens])
+
+
+def whim(*of: Any) -> int:
+    """A number that looks random and is a function of its arguments."""
+    return crc32(repr(of).encode())
+
+
+def certain(n_vocab: int, exact: bool = False) -> Guesses:
+    """Guesses anything, sometimes less than asked for, always sure of itself."""
+
+    def guess(ids: Sequence[int], n: int) -> list[int]:
+        return [whim(ids, i) % n_vocab for i in range(whim(ids) % (n + 1))]
+
+    return Guesses(n_vocab, guess, exact)
+
+
+class Moody(SmallModelDrafter):
+    """Guesses on or stops by a whim, which looks at the text and at the guesses that it keeps. None is thrown away."""
+
+    def start(self) -> Any:
+        inner = super().start()
+        one_more = inner.draft
+
+        def draft(ids: Sequence[int], n_draft: int, sampling: Any, choices: Any) -> Draft:
+            tokens: list[int] = []
+            probs: list[Any] = []
+            while len(tokens) < n_draft and whim(list(ids), tokens) % 4:
+                one = one_more([*ids, *tokens], 1, sampling, choices)
+                if not one.tokens:
+                    break  # its context window is full
+                tokens += one.tokens
+                probs += one.probs
+            return Draft(tokens, probs)
+
+        inner.draft = draft  # type: ignore[method-assign]
+        return inner
+
+
+@dataclass
+class Contrary:
+    """A model that likes best what another likes least."""
+
+    model: Any
+
+    def __post_init__(self) -> None:
+        self.n_ctx, self.n_vocab, self.new_cache = self.model.n_ctx, self.model.n_vocab, self.model.new_cache
+
+    def forward(self, ids: Sequence[int], cache: Any, n_logits: int | None = None) -> Any:
+        return -self.model.forward(ids, cache, n_logits)
+
+
+class Teasing(SmallModelDrafter):
+    """Guesses as the model it is given, but for the last guess of a block, which is the token after the right one."""
+
+    def start(self) -> Any:
+        inner = super().start()
+        honest = inner.draft
+
+        def draft(ids: Sequence[int], n_draft: int, sampling: Any, choices: Any) -> Draft:
+            guess = honest(ids, n_draft, sampling, choices)
+            if not guess.tokens:
+                return guess
+            wrong = (guess.tokens[-1] + 1) % self.n_vocab
+            return Draft([*guess.tokens[:-1], wrong], [*guess.probs[:-1], np.eye(self.n_vocab)[wrong]])
+
+        inner.draft = draft  # type: ignore[method-assign]
+        return inner

@@ -51,7 +51,7 @@ class SmallModelDrafting:
         for position in range(len(ids), len(ids) + n_draft):
             logits = self.model.forward(pending, self.cache, n_logits=1)[-1]
             self.cached += pending
-            if not np.isfinite(logits).all():
+            if not -np.inf < logits.max() < np.inf:  # nor where it is NaN; a single -inf is a token ruled out
                 break  # a broken drafter may cost speed, never the text
             probs.append(sampling.probs(logits, position))
             tokens.append(choices.draw(probs[-1]))

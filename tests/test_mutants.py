@@ -1,0 +1,190 @@
+"""Faults put into the code on purpose, each with a test of the suite that must go red.
+
+Every fault is one that some program really had, or that an edit could bring back. A child process loads the
+module with one passage changed and runs the test that is named; the test must fail, and not for want of an import.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+LAW = "test_exactness.py::test_the_law_is_the_targets_to_the_last_fraction"
+SAMPLED_LAW = "test_exactness.py::test_the_law_is_the_targets_with_temperature_top_k_and_top_p"
+ACCEPT_RATE = "test_exactness.py::test_a_guess_is_kept_with_the_chance_of_the_overlap"
+GREEDY = "test_exactness.py::test_greedy_text_is_identical_in_plain_numpy"
+SAME_SEED = "test_exactness.py::test_sampled_text_of_a_seed_is_identical_in_plain_numpy"
+CACHES = "test_exactness.py::test_both_caches_are_right_after_every_round"
+BITS = "test_exactness.py::test_logits_and_cache_have_the_bits_of_one_pass"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A passage of a module, what it is changed to, and the test that must go red."""
+
+    name: str
+    module: str
+    old: str
+    new: str
+    caught_by: str
+
+
+MUTANTS = [
+    # the rule
+    Mutant("residual dropped", "speculative",
+           "choices.draw(residual(target_probs, draft_probs)), False", "choices.draw(target_probs), False", LAW),
+    Mutant("residual not rescaled", "speculative", "return excess / total if", "return excess if", LAW),
+    Mutant("residual of draft over target", "speculative", "np.maximum(target_probs - draft_probs, 0)",
+           "np.maximum(draft_probs - target_probs, 0)", LAW),
+    Mutant("residual divides zero by zero", "speculative", " if total > 0 else target_probs", "",
+           "test_speculative.py::test_residual_of_equal_distributions_is_the_target"),
+    Mutant("p and q swapped", "speculative", "choices.accept(target_probs[token], draft_probs[token])",
+           "choices.accept(draft_probs[token], target_probs[token])", LAW),
+    Mutant("accept only the target's favourite", "speculative",
+           "choices.accept(target_probs[token], draft_probs[token])", "token == target_probs.argmax()", LAW),
+    Mutant("accept if the target draws the same token", "speculative",
+           "choices.accept(target_probs[token], draft_probs[token])", "choices.draw(target_probs) == token",
+           ACCEPT_RATE),
+    Mutant("accept with <= at probability 0", "speculative", "return bool(target_prob > 0 and kept)",
+           "return bool(self.rng.random() * draft_prob <= target_prob)",
+           "test_sampling.py::test_acceptance_at_its_edges"),
+    Mutant("bonus by argmax", "speculative",
+           "choices.draw(sampling.probs(logits[-1], position + len(draft.tokens))), False",
+           "int(np.argmax(sampling.probs(logits[-1], 0))), False", LAW),
+    Mutant("bonus from the last guess's row", "speculative", "sampling.probs(logits[-1], position + len",
+           "sampling.probs(logits[max(len(draft.tokens) - 1, 0)], position + len", LAW),
+    Mutant("bonus from the draft", "speculative",
+           "choices.draw(sampling.probs(logits[-1], position + len(draft.tokens))), False",
+           "choices.draw(draft.probs[-1] if draft.probs else sampling.probs(logits[-1], position)), False", LAW),
+    Mutant("rows off by one", "speculative", "sampling.probs(logits[i], position + i)",
+           "sampling.probs(logits[i + 1], position + i)", LAW),
+    Mutant("one uniform for draw and accept", "speculative", "self.rng = np.random.default_rng(int(seed))",
+           "twice = (u for u in iter(np.random.default_rng(int(seed)).random, None) for _ in range(2));"
+           "self.rng = type('Twice', (), {'random': lambda _: next(twice)})()",
+           "test_speculative.py::test_the_dice_of_the_real_loop_give_the_law"),
+    Mutant("a token of probability 0 drawn at a uniform of 0", "speculative", 'side="right"', 'side="left"',
+           "test_sampling.py::test_a_token_without_probability_is_never_drawn"),
+    Mutant("a draw past the end where the sum rounds", "speculative", "        if token == len(cumulated):",
+           "        if False:", "test_sampling.py::test_a_token_without_probability_is_never_drawn"),
+    # the loop
+    Mutant("stop token looked for at the end of a block only", "speculative",
+           "            if finish:\n                break\n", "", LAW),
+    Mutant("limit before stop", "speculative", "if self.stop is not None and n_new and",
+           "if self.stop is not None and 0 < n_new < self.limit - self.n_prompt and",
+           "test_speculative.py::test_stop_anywhere_in_a_block"),
+    Mutant("a guess beyond the limit", "speculative", "min(n_draft, text.room - 1)", "min(n_draft, text.room)",
+           "test_speculative.py::test_counts_of_a_run_worked_by_hand"),
+    Mutant("stale cache row after a rollback", "speculative", "cache.truncate(len(text.ids) - 1)",
+           "cache.truncate(min(len(text.ids), cache.length)) if n_accepted < len(draft.tokens) else None", GREEDY),
+    Mutant("refused guess counted as kept", "speculative", "n_accepted += accepted", "n_accepted += 1", ACCEPT_RATE),
+    # the drafter
+    Mutant("argmax taken for a draw", "drafters.small_model", "tokens.append(choices.draw(probs[-1]))",
+           "tokens.append(int(np.argmax(probs[-1])))", LAW),
+    Mutant("top-p on one side only", "drafters.small_model", "tokens.append(choices.draw(probs[-1]))",
+           "from dataclasses import replace; "
+           "tokens.append(choices.draw(replace(sampling, top_p=1.0).probs(logits, position)))", SAMPLED_LAW),
+    Mutant("drawn at another temperature than stated", "drafters.small_model",
+           "tokens.append(choices.draw(probs[-1]))",
+           "tokens.append(choices.draw(probs[-1] ** 2 / sum(probs[-1] ** 2)))", LAW),
+    Mutant("a sampled guess discarded for its value", "drafters.small_model", "            pending = tokens[-1:]\n",
+           "            pending = tokens[-1:]\n            if tokens[-1] == 0:\n"
+           "                return Draft(tokens[:-1], probs[:-1])\n", LAW),
+    Mutant("draft cache one short after a full accept", "drafters.small_model",
+           "        return Draft(tokens, probs)\n\n",
+           "        self.cached += pending\n        return Draft(tokens, probs)\n\n", CACHES),
+    Mutant("draft cache looks at lengths alone", "drafters.small_model", "if old != new), len(self.cached))",
+           "if False), len(self.cached))", "test_drafters.py::test_a_small_model_forgets_what_no_longer_holds"),
+    Mutant("a guess made for the place before", "drafters.small_model", "sampling.probs(logits, position)",
+           "sampling.probs(logits, position - 1)", SAME_SEED),
+    # sampling
+    Mutant("top-p keeps the token after", "sampling", "top_p - ROUNDING) + 1]", "top_p - ROUNDING) + 2]",
+           "test_sampling.py::test_equals_sorting"),
+    Mutant("top-p not rescaled", "sampling", "probs[kept] / probs[kept].sum()", "probs[kept]", SAMPLED_LAW),
+    Mutant("top-k keeps all that tie", "sampling", "keep[ties[: top_k - np.count_nonzero(keep)]] = True",
+           "keep[ties] = True", "test_sampling.py::test_equals_sorting"),
+    # same seed, same text
+    Mutant("noise of the round, not of the place", "speculative", "sampling.probs(logits[i], position + i)",
+           "sampling.probs(logits[i], position)", SAME_SEED),
+    Mutant("noise drawn anew each time", "gumbel", "        if key not in self._noise:",
+           "        self.seed += 1\n        if True:", SAME_SEED),
+    Mutant("the same noise at every place", "gumbel", "spawn_key=(position,)", "spawn_key=(0,)",
+           "test_exactness.py::test_picks_by_noise_follow_their_law"),
+    Mutant("noise of another law", "gumbel", "rng.standard_exponential(n_vocab)", "rng.random(n_vocab)",
+           "test_exactness.py::test_picks_by_noise_follow_their_law"),
+    # the model and its cache
+    Mutant("a truncated cache keeps a row", "kv_cache", "self.length = int(length)",
+           "self.length = min(self.length, int(length) + 1)", BITS),
+    Mutant("positions counted from the start of a pass", "model", "self.wpe[n_past : n_past + n_new]",
+           "self.wpe[:n_new]", BITS),
+    Mutant("a row sees the row after it", "reference", "seen = n_past + row + 1",
+           "seen = min(n_past + row + 2, n_past + n_new)", BITS),
+    Mutant("a BLAS for all rows at once", "reference", "        out[row] = x[row] @ weight + bias",
+           "        out[:] = x @ weight + bias", BITS),
+    Mutant("keys stored one place late", "reference", "keys[:, n_past : n_past + k.shape[1]] = k",
+           "keys[:, n_past : n_past + k.shape[1]] = np.roll(k, n_past > 0, axis=1)", BITS),
+    Mutant("a sum cut by the number of rows", "kernels",
+           "    for start in range(0, panel.shape[0], PIECE):\n        stop = min(start + PIECE, panel.shape[0])\n",
+           "    piece = PIECE if x.shape[0] < 2 else 16\n"
+           "    for start in range(0, panel.shape[0], piece):\n        stop = min(start + piece, panel.shape[0])\n",
+           BITS),
+]  # fmt: skip
+
+
+def run(mutant: Mutant, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The named test in a child process, on the broken module."""
+    change = {"module": f"minispec.{mutant.module}", "old": mutant.old, "new": mutant.new}
+    environment = os.environ | {"MINISPEC_MUTANT": json.dumps(change)}
+    environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    if mutant.module == "kernels":
+        environment["NUMBA_CACHE_DIR"] = str(folder)  # what is kept elsewhere was compiled from the right source
+    options = ["-x", "-q", "-p", "mutation", "-p", "no:cacheprovider", "--hypothesis-profile=mutants", "--tb=short"]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *options, str(TESTS / mutant.caught_by)],
+        cwd=TESTS.parent, env=environment, capture_output=True, text=True, encoding="utf-8", timeout=600,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def verdicts(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[Mutant, Future[subprocess.CompletedProcess[str]]]]:
+    """One child a core, for the mutants that are asked for."""
+    folder = tmp_path_factory.mktemp("numba")
+    asked = [item.callspec.params.get("mutant") for item in request.session.items if hasattr(item, "callspec")]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield {mutant: pool.submit(run, mutant, folder) for mutant in MUTANTS if mutant in asked}
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
+def test_the_suite_catches(mutant: Mutant, verdicts: dict[Mutant, Future[subprocess.CompletedProcess[str]]]) -> None:
+    child = verdicts[mutant].result()
+    report = child.stdout + child.stderr
+    assert child.returncode == 1, f"{mutant.caught_by} does not notice: {mutant.name}\n{report}"
+    assert f"FAILED tests/{mutant.caught_by}" in report, report
+    assert "1 failed" in report, report
+
+
+def test_a_change_that_changes_nothing_is_not_caught(tmp_path: Path) -> None:
+    """Else the mutants would be red for a reason of their own."""
+    same = Mutant("", "speculative", "return excess / total if", "return excess / (total) if", LAW)
+    child = run(same, tmp_path)
+    assert child.returncode == 0, child.stdout + child.stderr
+    assert "1 passed" in child.stdout
+
+
+def test_names_and_passages_are_unique() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 15
+    root = TESTS.parent / "minispec"
+    for mutant in MUTANTS:
+        source = (root / (mutant.module.replace(".", "/") + ".py")).read_text(encoding="utf-8")
+        assert source.count(mutant.old) == 1, mutant.name

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,16 +50,21 @@ class DraftTokens(Number):
         return super().convert(value, param, ctx)
 
 
-SHARED_OPTIONS = [
+# fmt: off
+PROMPT_OPTIONS = [
     click.argument("prompt", required=False),
     click.option("-p", "--prompt", "prompt_option", metavar="TEXT", help="The prompt, instead of the argument."),
     click.option("-f", "--prompt-file", metavar="FILE",
                  help="Read the prompt from a file, less its last line end; - is standard input. A pipe is read too."),
+]
+PAIR_OPTIONS = [
     click.option("-m", "--target", "--model", default=DEFAULTS.target, show_default=True, metavar="NAME",
                  help="The model whose text is written: story-target, gpt2-medium, a hub id or a folder."),
     click.option("-d", "--draft", "--draft-model", metavar="NAME|none",
                  help="The model that guesses; none for plain decoding.  [default: story-draft for story-target, "
                  "distilgpt2 for gpt2, gpt2 for the larger ones]"),
+]
+TEXT_OPTIONS = [
     click.option("-k", "--num-draft-tokens", type=DraftTokens(int), default=DEFAULTS.num_draft_tokens,
                  show_default=True, metavar="N", help="Guesses a round."),
     click.option("-n", "--max-new-tokens", "--max-tokens", type=Number(int), default=DEFAULTS.max_new_tokens,
@@ -70,9 +75,14 @@ SHARED_OPTIONS = [
                  help="Draw from the N most likely tokens; 0 is off."),
     click.option("--top-p", type=Number(float, 0, 1), default=DEFAULTS.top_p, show_default=True, metavar="X",
                  help="Draw from the most likely tokens that reach this mass; 1 is off."),
-    click.option("--seed", type=Number(int), default=DEFAULTS.seed, show_default=True, metavar="N",
-                 help="The dice of sampling."),
+    click.option("--coupling", type=click.Choice(["optimal", "gumbel"]), default=DEFAULTS.coupling, show_default=True,
+                 help="How sampled guesses are judged: optimal keeps the most; gumbel writes the same text for a "
+                 "seed, whatever guesses, and with none."),
     click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be given again."),
+]
+RUN_OPTIONS = [
+    click.option("--seed", type=Number(int), default=DEFAULTS.seed, show_default=True, metavar="N",
+                 help="Decides every random choice."),
     click.option("--threads", type=Number(int, 1), metavar="N", help="Cores to use.  [default: all]"),
     click.option("--weights", type=click.Choice(["f32", "int8"]), default=DEFAULTS.weights, show_default=True,
                  help="How the target's weights are kept (int8 is not available yet)."),
@@ -81,30 +91,41 @@ SHARED_OPTIONS = [
     click.option("--backend", type=click.Choice(["numba", "numpy"]), default=DEFAULTS.backend, show_default=True,
                  help="Compiled kernels, or the plain NumPy to read (slow)."),
     click.option("--offline", is_flag=True, help="Never download; use what is in the cache."),
+]
+OUTPUT_OPTIONS = [
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+    click.option("-q", "--quiet", is_flag=True, help="Only the result."),
+]
+VIEW_OPTIONS = [
     click.option("--color", type=click.Choice(["auto", "on", "off"]), default="auto", show_default=True,
                  help="Tell guesses, corrections and bonus tokens apart (NO_COLOR is honoured)."),
-    click.option("--coupling", type=click.Choice(["optimal", "gumbel"]), default=DEFAULTS.coupling, show_default=True,
-                 help="How sampled guesses are judged: optimal keeps the most; gumbel writes the same text for a "
-                 "seed, whatever guesses, and with none."),
     click.option("--no-stream", is_flag=True, help="Print the text when it is whole."),
-    click.option("-q", "--quiet", is_flag=True, help="Only the result."),
     click.option("-v", "--verbose", is_flag=True,
                  help="Show every round: guesses kept, guesses refused, the target's own token."),
-]  # fmt: skip
+]
+# fmt: on
 
 
-def shared_options(command: Command) -> Command:
-    """The options that every command on a prompt takes, in this order in --help."""
-    for option in reversed(SHARED_OPTIONS):
-        command = option(command)
-    return command
+def with_options(*groups: Sequence[Callable[[Any], Any]]) -> Callable[[Command], Command]:
+    """A decorator that gives a command the options of these groups, in this order in --help."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed([option for group in groups for option in group]):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+shared_options = with_options(  # of every command on a prompt
+    PROMPT_OPTIONS, PAIR_OPTIONS, TEXT_OPTIONS, RUN_OPTIONS, OUTPUT_OPTIONS, VIEW_OPTIONS
+)
 
 
 def settings_from(options: dict[str, Any]) -> Settings:
-    """The frozen settings among a command's options; from here on NumPy may be imported."""
+    """The frozen settings, with defaults for options that a command lacks; from here on NumPy may be imported."""
     limit_threads(options["threads"], options["backend"])
-    return Settings(**{name: options[name] for name in asdict(DEFAULTS)})
+    return Settings(**{name: options[name] for name in asdict(DEFAULTS) if name in options})
 
 
 def read_prompt(argument: str | None, option: str | None, file: str | None) -> str:
@@ -146,13 +167,17 @@ def _without_line_end(text: str) -> str:
     return text.removesuffix("\n").removesuffix("\r")
 
 
+def count_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def limit_threads(threads: int | None, backend: str) -> None:
     """Let the backend use so many cores. NumPy's BLAS reads the environment when it is imported."""
     if threads is None:
         return
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if threads > cores:
-        raise click.UsageError(f"--threads is {threads}: this machine offers 1 to {cores}")
+    if threads > count_cores():
+        raise click.UsageError(f"--threads is {threads}: this machine offers 1 to {count_cores()}")
     for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
         os.environ[name] = str(threads)
     if backend == "numba" and find_spec("numba"):

@@ -26,6 +26,7 @@ from minispec.kv_cache import KVCache
 
 Floats = NDArray[np.float32]
 BACKENDS = ("numba", "numpy")
+_MODULES = dict(zip(BACKENDS, ("minispec.kernels", "minispec.reference"), strict=True))
 
 
 class OnePass:
@@ -108,7 +109,7 @@ def operations(backend: str) -> ModuleType:
             "Numba is not installed: going on with the plain NumPy, which is slow", RuntimeWarning, stacklevel=1
         )
         backend = "numpy"
-    return import_module({"numba": "minispec.kernels", "numpy": "minispec.reference"}[backend])
+    return import_module(_MODULES[backend])
 
 
 class GPT2:
@@ -151,6 +152,11 @@ class GPT2:
         c = self.config
         backend = self.ops.__name__.rpartition(".")[2]
         return f"<GPT2 {c.n_layer} layers, {c.n_head} heads, width {c.n_embd}, {c.n_vocab} tokens, {backend}>"
+
+    @property
+    def backend(self) -> str:
+        """The backend that the passes run on: "numba" or "numpy"."""
+        return next(name for name, module in _MODULES.items() if module == self.ops.__name__)
 
     @property
     def n_ctx(self) -> int:

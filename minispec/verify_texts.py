@@ -1,0 +1,203 @@
+"""Trials of texts and of bytes for `minispec verify`: speculative against plain, many passes against one.
+
+A trial puts the real code to a random case, raises `Mismatch` at the first difference, and returns how much it
+compared. All that is random comes from the generator it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minispec.drafters import SmallModelDrafter
+from minispec.gumbel import Gumbel
+from minispec.model import GPT2
+from minispec.plain import generate
+from minispec.sampling import Sampling
+from minispec.session import Pair
+from minispec.speculative import Draft, Drafter, Sampler, speculate
+from minispec.trace import Run, run_all
+
+Rng = np.random.Generator
+
+TEXTS = (
+    "Once upon a time",
+    "The cat sat on the",
+    "Lily and Tom went to the park. They saw a big",
+    "one, two, three, four, five,",
+    'x = "!"\n\n\tcaf\u00e9 %% 1234 \U0001f40d',
+)
+
+
+class Mismatch(Exception):  # noqa: N818  # a finding, not a fault of the program
+    """Two things that must be equal differ; the message says which, where, and both values."""
+
+
+# --- cases -----------------------------------------------------------------------------------------
+
+
+def random_prompt(pair: Pair, rng: Rng, longest: int = 40) -> list[int]:
+    """The ids of a text, or any ids, with room for a token after them."""
+    ids = pair.tokenizer.encode(TEXTS[rng.integers(len(TEXTS))])
+    if rng.random() < 0.5:
+        ids = rng.integers(pair.target.n_vocab, size=rng.integers(1, longest + 1)).tolist()
+    return ids[: max(1, min(longest, pair.target.n_ctx - 1))]
+
+
+def random_sampling(rng: Rng) -> Sampling:
+    """Any temperature; top-k and top-p each in half of the cases."""
+    with_top_k, with_top_p = rng.random(2) < 0.5
+    temperature, top_p = np.round(rng.uniform([0.3, 0.3], [1.5, 1.0]), 3).tolist()
+    return Sampling(temperature, int(rng.integers(1, 51)) if with_top_k else 0, top_p if with_top_p else 1.0)
+
+
+def thread_counts(model: GPT2, rng: Rng) -> tuple[int, int]:
+    """Two numbers of threads, different where there is a choice; every machine takes as much from the generator."""
+    first, further = rng.integers(1 << 16, size=2).tolist()
+    most = 1
+    if model.backend == "numba":
+        import numba
+
+        most = numba.get_num_threads()
+    return first % most + 1, (first % most + 1 + further % max(most - 1, 1)) % most + 1
+
+
+@contextmanager
+def threads(model: GPT2, n: int) -> Iterator[None]:
+    """Let the kernels use n threads meanwhile."""
+    if model.backend != "numba":
+        yield
+        return
+    import numba
+
+    before = numba.get_num_threads()
+    numba.set_num_threads(n)
+    try:
+        yield
+    finally:
+        numba.set_num_threads(before)
+
+
+class Guesses:
+    """A drafter without a model: most of its guesses are the text's own tokens, the others are random."""
+
+    def __init__(self, n_vocab: int, text: Sequence[int], rng: Rng) -> None:
+        self.n_vocab, self.text, self.rng = n_vocab, text, rng
+
+    def start(self) -> Guesses:
+        """Begin a text; nothing is remembered."""
+        return self
+
+    def draft(self, ids: Sequence[int], n_draft: int, sampling: Sampler, choices: object) -> Draft:
+        """Up to n_draft guesses, each with certainty."""
+        tokens = self.rng.integers(self.n_vocab, size=self.rng.integers(n_draft + 1)).tolist()
+        own = self.text[len(ids) :][: len(tokens)]
+        right = self.rng.random(len(own)) < 0.8
+        tokens[: len(own)] = [token if yes else other for token, other, yes in zip(own, tokens, right, strict=False)]
+        probs = np.zeros((len(tokens), self.n_vocab))
+        probs[np.arange(len(tokens)), tokens] = 1.0
+        return Draft(tokens, list(probs))
+
+
+# --- texts -----------------------------------------------------------------------------------------
+
+
+def same_text(pair: Pair, rng: Rng, sampled: bool = False) -> int:
+    """Speculative ids and finish equal plain ones, whoever guesses; returns the number of tokens.
+
+    Texts are greedy, or `sampled` with noise that is tied to places. A quarter may stop early. Plain and
+    speculative decoding run on different numbers of threads.
+    """
+    prompt, n_draft, n_new = random_prompt(pair, rng), int(rng.integers(1, 9)), int(rng.integers(1, 61))
+    inner, seed = random_sampling(rng), int(rng.integers(1 << 31))
+    sampling: Sampler = Gumbel(inner, seed) if sampled else Sampling()
+    stop_at = int(rng.integers(64))  # ends at an id that leaves this rest by 16: never, if it is 16 or more
+    settings: dict[str, Any] = {
+        "max_new_tokens": n_new, "sampling": sampling, "stop": lambda new: new[-1] % 16 == stop_at
+    }  # fmt: skip
+    few, many = thread_counts(pair.target, rng)
+    with threads(pair.target, few):
+        plain = run_all(prompt, generate(pair.target, prompt, **settings))
+    drafters: dict[str, Drafter | None] = {
+        "the draft model": pair.drafter,
+        "random guesses": Guesses(pair.target.n_vocab, [*prompt, *plain.ids], rng),
+        "the target drafting for itself": SmallModelDrafter(pair.target),
+    }
+    for name, drafter in drafters.items():
+        if drafter is None:
+            continue
+        case = (
+            f"{name}, {n_draft} guesses a round, {n_new} new tokens, {sampling!r}, threads {few} (plain) and {many}, "
+            f"prompt ids {prompt}"
+        )
+        with threads(pair.target, many):
+            run = run_all(prompt, speculate(pair.target, drafter, prompt, n_draft=n_draft, **settings))
+        compare_runs(plain, run, case)
+        if name == "the target drafting for itself":
+            check_all_kept(run, case)
+    return len(plain.ids)
+
+
+def compare_runs(plain: Run, run: Run, case: str) -> None:
+    """Raise Mismatch where ids or finish of the two runs differ."""
+    pairs = zip(plain.ids, run.ids, strict=False)
+    place = next((i for i, (one, other) in enumerate(pairs) if one != other), min(len(plain.ids), len(run.ids)))
+    if plain.ids != run.ids:
+        one, other = ((ids[place] if place < len(ids) else "the end") for ids in (plain.ids, run.ids))
+        raise Mismatch(f"new token {place} is {other}, plain decoding writes {one} ({case})")
+    if plain.finish != run.finish:
+        raise Mismatch(f"the text ends by {run.finish!r}, plain decoding ends by {plain.finish!r} ({case})")
+
+
+def check_all_kept(run: Run, case: str) -> None:
+    """Raise Mismatch where a guess was refused; those after a stop were never judged."""
+    for i, step in enumerate(run.steps):
+        if step.n_accepted < len(step.drafted) and step.finish != "stop":
+            guess, own = step.drafted[step.n_accepted], step.committed[step.n_accepted]
+            raise Mismatch(f"round {i} refused its own guess {guess} and wrote {own} ({case})")
+
+
+# --- bits ------------------------------------------------------------------------------------------
+
+
+def same_bits(pair: Pair, rng: Rng) -> int:
+    """Logits and cache of random ids do not depend on how they are cut into passes; returns the number of rows."""
+    models = {"target": pair.target, "draft model": getattr(pair.drafter, "model", None)}
+    return sum(_same_bits(name, model, rng) for name, model in models.items() if isinstance(model, GPT2))
+
+
+def _same_bits(name: str, model: GPT2, rng: Rng) -> int:
+    ids = rng.integers(model.n_vocab, size=rng.integers(1, min(model.n_ctx, 100) + 1))
+    whole, cut = model.new_cache(), model.new_cache()
+    expected = model.forward(ids.tolist(), whole)
+    while cut.length < len(ids):
+        with threads(model, thread_counts(model, rng)[0]):
+            rubbish = rng.integers(model.n_vocab, size=rng.integers(1, 9))[: model.n_ctx - cut.length]
+            model.forward(rubbish.tolist(), cut, n_logits=0)
+            past = cut.length - len(rubbish)
+            cut.truncate(past if rng.random() < 0.8 else int(rng.integers(past + 1)))  # seldom further back
+            past, n_new = cut.length, 1 + int(rng.exponential(8))
+            logits = model.forward(ids[past : past + n_new].tolist(), cut)
+        case = f"{name}, a pass over rows {past} to {cut.length - 1} of ids {ids.tolist()}"
+        _compare_bytes(logits, expected[past : cut.length], past, f"logits ({case})")
+    for layer, (one, other) in enumerate(zip(whole.layers, cut.layers, strict=True)):
+        fetched = zip(
+            model.ops.fetch(*one, len(ids)), model.ops.fetch(*other, len(ids)), ("keys", "values"), strict=True
+        )
+        for whole_rows, cut_rows, kind in fetched:  # [n_head, n_row, d_head]
+            one_row, other_row = (rows.transpose(1, 0, 2).reshape(len(ids), -1) for rows in (cut_rows, whole_rows))
+            _compare_bytes(one_row, other_row, 0, f"{kind} of layer {layer} ({name}, ids {ids.tolist()})")
+    return len(ids)
+
+
+def _compare_bytes(rows: NDArray[Any], expected: NDArray[Any], first: int, case: str) -> None:
+    """Raise Mismatch where rows [n_row, n] are other bytes than expected; first is the position of row 0."""
+    differ = np.ascontiguousarray(rows).view(np.uint32) != np.ascontiguousarray(expected).view(np.uint32)
+    if differ.any():
+        row, column = np.argwhere(differ)[0]
+        one, other = float(rows[row, column]), float(expected[row, column])
+        raise Mismatch(f"position {first + row}, column {column}: {one!r}, in one pass over all {other!r}: {case}")

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,7 +21,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from minispec import __version__
-from minispec.options import Number, read_prompt, settings_from, shared_options, use_color
+from minispec.options import (
+    OUTPUT_OPTIONS,
+    PAIR_OPTIONS,
+    RUN_OPTIONS,
+    Number,
+    count_cores,
+    read_prompt,
+    settings_from,
+    shared_options,
+    use_color,
+    with_options,
+)
 
 if TYPE_CHECKING:
     from minispec.session import Pair, Settings
@@ -48,14 +60,20 @@ def announced(message: str, quiet: bool, after: float = 1.0) -> Iterator[None]:
         timer.cancel()
 
 
-def prepare(settings: Settings, prompt: str, quiet: bool) -> tuple[Pair, list[int]]:
-    """A loaded pair and the prompt's ids, checked, with the kernels compiled."""
+def load(settings: Settings, quiet: bool) -> Pair:
+    """A loaded pair, with the kernels compiled."""
     from minispec.session import open_pair
 
     with announced(f"loading {settings.target} ...", quiet):
         pair = open_pair(settings)
     with announced("preparing the kernels (the first start of an installation compiles them, about 10 s) ...", quiet):
         pair.target.ops.warm_up()
+    return pair
+
+
+def prepare(settings: Settings, prompt: str, quiet: bool) -> tuple[Pair, list[int]]:
+    """A loaded pair and the prompt's ids, checked."""
+    pair = load(settings, quiet)
     ids = pair.tokenizer.encode(prompt)
     if len(ids) >= pair.target.n_ctx:
         raise click.UsageError(
@@ -113,6 +131,7 @@ def cli() -> None:
     \b
     minispec generate "Once upon a time"
     minispec compare "Once upon a time" -n 100
+    minispec verify --quick
     minispec generate -m gpt2-medium -d gpt2 "The cat sat on the"
     """
 
@@ -218,6 +237,57 @@ def compare(
     if speedup < 1:
         click.echo(why_slower(plain, speculative), err=options["as_json"])
     if same is False:
+        raise SystemExit(1)
+
+
+@cli.command(short_help="Is the text exact, on this machine, with this pair?")
+@with_options(PAIR_OPTIONS, RUN_OPTIONS, OUTPUT_OPTIONS)
+@click.option(
+    "--coupling",
+    "couplings",
+    type=click.Choice(["both", "optimal", "gumbel"]),
+    default="both",
+    show_default=True,
+    help="The coupling to check: optimal leaves out gumbel; gumbel leaves out law and dice.",
+)
+@click.option("--quick", is_flag=True, help="Fewer trials: a few seconds for the pair in the box.")
+@click.option("--thorough", type=Number(float), is_flag=False, flag_value="10", metavar="[MINUTES]",
+              help="Random trials for so many minutes in all, 10 if no number is given.")  # fmt: skip
+def verify(couplings: str, quick: bool, thorough: float | None, **options: Any) -> None:
+    """Check on this machine, with this pair, that speculation changes nothing: the same greedy and sampled text, the
+    same bits however a text is cut into passes, the same law. Exit status 1 if a check fails.
+    """
+    settings, silent = settings_from(options), options["quiet"]
+    if quick and thorough is not None:
+        raise click.UsageError("--quick and --thorough are both given: give one")
+    from minispec.verify import fused, logits_hashes, plan_checks, run_checks
+    from minispec.viz import check_line, hash_line, models_of, verdict, verify_command
+
+    began = time.perf_counter()
+    pair = load(settings, silent)
+    hashes = logits_hashes(pair, settings)
+    plans, left_out = plan_checks(pair, settings, hashes, couplings, quick)
+    if not silent:
+        for name, reason in left_out.items():
+            note(f"left out: {name} ({reason})")
+    checks = []
+    for check in run_checks(plans, pair, settings.seed, None if thorough is None else 60 * thorough, silent):
+        checks.append(check)
+        again = verify_command(settings, check.seed, options["threads"], couplings, quick)
+        if not options["as_json"] and not (silent and check.passed):
+            click.echo(check_line(check, again))
+    passed = all(check.passed for check in checks)
+    if options["as_json"]:
+        listed = [{"name": check.name, "passed": check.passed, "detail": check.detail} for check in checks]
+        result = {"passed": passed, "checks": listed, "target": settings.target, "draft": settings.draft_name}
+        result |= {"weights": settings.weights, "backend": pair.target.backend, "seed": settings.seed}
+        click.echo(json.dumps(result | {"logits_sha256": hashes, "seconds": time.perf_counter() - began}))
+    else:
+        if not silent:
+            for name, digest in hashes.items():
+                click.echo(hash_line(name, digest, pair.target.backend == "numba" and fused()))
+        click.echo(verdict(checks, options["threads"] or count_cores(), models_of(settings)))
+    if not passed:
         raise SystemExit(1)
 
 

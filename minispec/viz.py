@@ -1,7 +1,8 @@
-"""Data as text for a terminal: pieces in colour, the closing line, a comparison and why it came out so."""
+"""Data as text for a terminal: pieces in colour, the closing line, a comparison and why it came out so, checks."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,9 @@ import click
 from minispec.trace import Run, token_kinds
 
 if TYPE_CHECKING:
+    from minispec.session import Settings
     from minispec.tokenizer import Tokenizer
+    from minispec.verify import Check
 
 STYLES: dict[str, dict[str, Any]] = {
     "accepted": {"fg": "green"},
@@ -117,3 +120,46 @@ def why_slower(plain: Run, speculative: Run) -> str:
     hints += ["a draft model that is closer to the target"] if (speculative.accept_rate or 0) < 0.5 else []
     hints += ["a smaller -k"] if max(len(step.drafted) for step in speculative.steps) > 1 else []
     return f"{reason}\ntry: {', '.join([*hints, '-d none (plain decoding)'])}"
+
+
+# --- verify ----------------------------------------------------------------------------------------
+
+
+def check_line(check: Check, command: str) -> str:
+    """One check as a line: passed with what it compared, or FAILED with the difference and the command to see it."""
+    head = f"{check.name:14} {'passed' if check.passed else 'FAILED'}   "
+    again = "" if check.passed else f"\n{'':{len(head)}}to see it again: {command}"
+    return f"{head}{check.detail} ({check.seconds:.1f} s){again}"
+
+
+def verify_command(settings: Settings, seed: int | None, threads: int | None, coupling: str, quick: bool) -> str:
+    """The command that runs the same checks, with the seed of the one that failed."""
+    default, chosen = type(settings)(), [("--target", settings.target)]
+    chosen += [("--draft", settings.draft)] if settings.draft is not None else []
+    chosen += [("--seed", str(settings.seed if seed is None else seed))]
+    for name in ("weights", "draft_weights", "backend"):
+        value = getattr(settings, name)
+        chosen += [(f"--{name.replace('_', '-')}", value)] if value != getattr(default, name) else []
+    chosen += [("--threads", str(threads))] if threads is not None else []
+    chosen += [("--coupling", coupling)] if coupling != "both" else []
+    words = [word for option in chosen for word in option] + ["--quick"] * quick
+    return shlex.join(["minispec", "verify", *words])
+
+
+def hash_line(name: str, digest: str, everywhere: bool) -> str:
+    """The hash of a model's logits, and on which machines it is the same."""
+    where = "the same on every machine with fused multiply-add" if everywhere else "other machines may have another"
+    return f"{'logits':14} {digest}   sha256 for {name}; {where}"
+
+
+def verdict(checks: Sequence[Check], n_cores: int, models: str) -> str:
+    """The closing line: how many checks passed, or which failed."""
+    failed = [check.name for check in checks if not check.passed]
+    if failed:
+        return f"NOT EXACT: {len(failed)} of {counted(len(checks), 'check')} failed: {', '.join(failed)}"
+    return f"exact: all {counted(len(checks), 'check')} passed on {counted(n_cores, 'core')}, {models}"
+
+
+def models_of(settings: Settings) -> str:
+    """Target and draft by name."""
+    return f"{settings.target} {'alone' if settings.draft_name is None else f'with {settings.draft_name}'}"

@@ -1,0 +1,447 @@
+"""`minispec verify`: it passes for what is right, and each check fails for a fault that it is there to find."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoints import TINY, tiny_tensors, write_checkpoint
+from toys import ODD, tiny_model
+
+import minispec
+import minispec.speculative as speculative
+import minispec.verify as verify
+from minispec.cli import main
+from minispec.drafters import SmallModelDrafter
+from minispec.model import GPT2, GPT2Config
+from minispec.session import Pair
+from minispec.speculative import Dice
+from minispec.verify import Check, Plan, run_check
+from minispec.verify_laws import Toy, fair_dice, joint_law, one_place_law, same_law
+from minispec.verify_texts import Mismatch, same_bits, same_text
+
+SMALL = GPT2Config(n_layer=2, n_head=4, n_embd=32, n_ctx=32, n_vocab=260, n_inner=64)
+
+
+class Letters:
+    """A tokenizer for any vocabulary."""
+
+    def __init__(self, n_vocab: int) -> None:
+        self.n_vocab = n_vocab
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) % self.n_vocab for letter in text]
+
+
+def tiny_pair(config: GPT2Config = TINY, *, draft: bool = True, backend: str = "numba") -> Pair:
+    drafter = SmallModelDrafter(tiny_model(config, 1, backend)) if draft else None
+    return Pair(tiny_model(config, 0, backend), Letters(config.n_vocab), drafter)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """-m and -d for two tiny checkpoints whose tokens are the bytes and four pairs of letters."""
+    options = []
+    for seed, option in enumerate(("-m", "-d")):
+        folder = tmp_path_factory.mktemp("tiny") / option[1:]
+        write_checkpoint(folder, SMALL, tiny_tensors(SMALL, seed))
+        letters = [chr(c) for c in (*range(33, 127), *range(161, 173), *range(174, 256), *range(256, 324))]
+        ids = {token: i for i, token in enumerate([*letters, "th", "he", "in", "er"])}
+        (folder / "vocab.json").write_text(json.dumps(ids), encoding="utf-8")
+        (folder / "merges.txt").write_text("#version: 0.2\nt h\nh e\ni n\ne r\n", encoding="utf-8")
+        options += [option, str(folder)]
+    return options
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run `minispec verify` in this process: (status, standard output, standard error)."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as end:
+            main(["verify", *arguments])
+        out = capsys.readouterr()
+        return int(end.value.code or 0), out.out, out.err
+
+    return call
+
+
+@pytest.fixture
+def few_dice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer throws where the dice are not what is tested."""
+    monkeypatch.setattr(verify, "fair_dice", lambda pair, rng, n_texts: fair_dice(pair, rng, 200))
+
+
+# --- what is right passes ----------------------------------------------------------------------------
+
+
+def test_the_pair_in_the_box_passes(run: Any) -> None:
+    status, out, err = run("--quick", "--json", "--seed", "3")
+    assert status == 0
+    result = json.loads(out)
+    assert list(result) == [
+        "passed", "checks", "target", "draft", "weights", "backend", "seed", "logits_sha256", "seconds",
+    ]  # fmt: skip
+    assert result["passed"] is True
+    names = [check["name"] for check in result["checks"]]
+    assert [name for name in names if name != "golden"] == ["greedy", "gumbel", "bits", "law", "dice"]
+    assert ("golden" in names) == verify.fused()
+    for check in result["checks"]:
+        assert list(check) == ["name", "passed", "detail"]
+        assert check["passed"] is True
+    assert (result["target"], result["draft"], result["seed"]) == ("story-target", "story-draft", 3)
+    assert set(result["logits_sha256"]) == {"story-target", "story-draft"}
+    assert "left out: known outputs" in err
+
+
+@pytest.mark.usefixtures("few_dice")
+def test_the_report_has_a_line_for_every_check(run: Any, folders: list[str]) -> None:
+    status, out, err = run(*folders, "--quick")
+    assert status == 0
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines[:5]] == ["greedy", "gumbel", "bits", "law", "dice"]
+    for line in lines[:5]:
+        assert " passed " in line
+        assert line.endswith(" s)")
+    assert [line.split()[0] for line in lines[5:-1]] == ["logits", "logits"]
+    assert lines[-1].startswith("exact: all 5 checks passed on ")
+    assert "left out: golden (constants are known for story-target and story-draft alone)" in err
+    assert run(*folders, "--quick", "-q")[1:] == (lines[-1] + "\n", "")
+
+
+@pytest.mark.usefixtures("few_dice")
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (["-d", "none"], ["greedy", "gumbel", "bits", "law", "dice"]),
+        (["--backend", "numpy"], ["greedy", "gumbel", "bits", "law", "dice"]),
+        (["--coupling", "optimal", "--threads", "1"], ["greedy", "bits", "law", "dice"]),
+        (["--coupling", "gumbel"], ["greedy", "gumbel", "bits"]),
+    ],
+)
+def test_options_choose_what_is_checked(run: Any, folders: list[str], options: list[str], names: list[str]) -> None:
+    status, out, _ = run(*folders, *options, "--quick", "--json")
+    assert status == 0
+    result = json.loads(out)
+    assert [check["name"] for check in result["checks"]] == names
+    assert result["backend"] == ("numpy" if "numpy" in options else "numba")
+    assert len(result["logits_sha256"]) == (1 if "none" in options else 2)
+
+
+@pytest.mark.usefixtures("few_dice")
+def test_thorough_goes_on_for_that_time(run: Any, folders: list[str]) -> None:
+    status, out, _ = run(*folders, "--thorough", "0.02", "--json")
+    assert status == 0
+    result = json.loads(out)
+    assert 1.2 <= result["seconds"] < 20
+    sizes = {check["name"]: int(check["detail"].split()[0]) for check in result["checks"]}
+    assert sizes["dice"] > 1  # there is one in an ordinary run
+    assert run(*folders, "--thorough", "--quick")[0] == 2
+
+
+@pytest.mark.parametrize("config", [TINY, ODD], ids=["tiny", "odd"])
+@pytest.mark.parametrize("draft", [True, False])
+@pytest.mark.parametrize("backend", ["numba", "numpy"])
+def test_trials_pass_for_small_windows_and_vocabularies(config: GPT2Config, draft: bool, backend: str) -> None:
+    pair = tiny_pair(config, draft=draft, backend=backend)
+    for seed in range(3):
+        for trial in (same_text, lambda pair, rng: same_text(pair, rng, sampled=True), same_bits, same_law):
+            assert trial(pair, np.random.default_rng(seed)) > 0
+
+
+def test_a_window_of_one_token_leaves_nothing_to_write() -> None:
+    pair = tiny_pair(GPT2Config(n_layer=1, n_head=1, n_embd=8, n_ctx=1, n_vocab=9, n_inner=8))
+    assert same_text(pair, np.random.default_rng(0)) == 0
+    assert same_bits(pair, np.random.default_rng(0)) == 2
+    assert same_law(pair, np.random.default_rng(0)) > 0
+
+
+def test_trials_follow_from_the_seed_alone() -> None:
+    def seen(seed: int, seconds: float | None = None) -> list[int]:
+        numbers: list[int] = []
+
+        def trial(_: Pair, rng: Any) -> int:
+            numbers.append(int(rng.integers(1 << 40)))
+            return 1
+
+        run_check(Plan("greedy", trial, 3, "", "text"), tiny_pair(), seed, seconds, quiet=True)
+        return numbers
+
+    first, second = seen(7), seen(8)
+    assert first == seen(7)
+    assert not set(first) & set(second)
+    assert seen(7, 0.05)[:6] == first + second  # a long run goes through the seeds from 7 on
+
+
+# --- what is wrong fails -------------------------------------------------------------------------------
+
+
+def failing(out: str) -> set[str]:
+    return {check["name"] for check in json.loads(out)["checks"] if not check["passed"]}
+
+
+def rounded_by_company(forward: Any) -> Any:
+    """A pass whose logits are one ulp off where it has more than two rows."""
+
+    def wrong(self: GPT2, ids: Any, cache: Any, n_logits: int | None = None) -> Any:
+        logits = forward(self, ids, cache, n_logits)
+        if len(ids) > 2 and len(logits):
+            logits[-1, 5] = np.nextafter(logits[-1, 5], np.float32(np.inf))
+        return logits
+
+    return wrong
+
+
+@pytest.mark.usefixtures("few_dice")
+def test_logits_that_depend_on_company(run: Any, folders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GPT2, "forward", rounded_by_company(GPT2.forward))
+    status, out, _ = run(*folders, "--quick", "--seed", "5", "--threads", "1")
+    assert status == 1
+    assert "bits           FAILED   trial 1 of seed 5: position " in out
+    again = f"minispec verify --target {folders[1]} --draft {folders[3]} --seed 5 --threads 1 --quick"
+    assert f"to see it again: {again}" in out
+    assert out.splitlines()[-1].startswith("NOT EXACT: ")
+    assert "bits" in out.splitlines()[-1]
+
+
+def bits_of_many(pair: Pair) -> None:
+    for seed in range(20):
+        same_bits(pair, np.random.default_rng(seed))
+
+
+def test_a_cache_row_that_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = GPT2.forward
+
+    def wrong(self: GPT2, ids: Any, cache: Any, n_logits: int | None = None) -> Any:
+        logits = forward(self, ids, cache, n_logits)
+        if len(ids) == 4:  # nothing reads the last position's keys in this pass
+            cache.layers[0][0].reshape(-1)[:] += np.float32(1e-3)
+        return logits
+
+    monkeypatch.setattr(GPT2, "forward", wrong)
+    with pytest.raises(Mismatch, match=r"position \d+, column \d+: .* in one pass over all"):
+        bits_of_many(tiny_pair())
+
+
+@pytest.mark.usefixtures("few_dice")
+def test_a_drafter_that_misreads_the_text(run: Any, folders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text stays right, since the target decides; but drafting for itself the target refuses its own guesses."""
+    from minispec.drafters.small_model import SmallModelDrafting
+
+    draft = SmallModelDrafting.draft
+    monkeypatch.setattr(SmallModelDrafting, "draft", lambda self, ids, *rest: draft(self, [*ids, ids[0]][1:], *rest))
+    status, out, _ = run(*folders, "--quick", "--json")
+    assert status == 1
+    assert failing(out) == {"greedy", "gumbel"}
+    assert "refused its own guess" in out
+
+
+@pytest.mark.usefixtures("few_dice")
+@pytest.mark.parametrize("fault", ["accepts anything", "bonus shifted", "cache kept"])
+def test_loops_that_write_other_text(run: Any, folders: list[str], monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    judge = speculative.judge
+
+    def wrong(draft: Any, logits: Any, position: int, sampling: Any, choices: Any) -> Any:
+        if fault == "accepts anything":
+            yield from ((token, True) for token in draft.tokens)
+            yield choices.draw(sampling.probs(logits[-1], position)), False
+        elif fault == "bonus shifted":
+            yield from judge(draft, np.roll(logits, 1, axis=0), position, sampling, choices)
+
+    if fault == "cache kept":
+        from minispec.kv_cache import KVCache
+
+        monkeypatch.setattr(
+            KVCache, "truncate", lambda self, length: setattr(self, "length", max(length, self.length - 1))
+        )
+    else:
+        monkeypatch.setattr(speculative, "judge", wrong)
+    status, out, _ = run(*folders, "--quick", "--json")
+    assert status == 1
+    assert {"greedy", "gumbel"} <= failing(out)
+
+
+def no_residual(target_probs: Any, draft_probs: Any) -> Any:
+    return target_probs
+
+
+def draft_for_target(target_probs: Any, draft_probs: Any) -> Any:
+    excess = np.maximum(draft_probs - target_probs, 0)
+    return excess / excess.sum() if excess.sum() else draft_probs
+
+
+@pytest.mark.parametrize("residual", [no_residual, draft_for_target])
+def test_a_residual_that_is_dropped_or_turned_round(
+    run: Any, folders: list[str], monkeypatch: pytest.MonkeyPatch, residual: Any
+) -> None:
+    monkeypatch.setattr(speculative, "residual", residual)
+    monkeypatch.setattr(verify, "fair_dice", lambda pair, rng, n_texts: fair_dice(pair, rng, 8_000))
+    status, out, _ = run(*folders, "--quick", "--json", "--coupling", "optimal")
+    assert status == 1
+    assert failing(out) >= {"law", "dice"}
+
+
+def laws_of_many(trial: Any, pair: Pair) -> None:
+    for seed in range(4):
+        trial(pair, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("part", [joint_law, one_place_law])
+def test_each_part_of_the_law_finds_a_dropped_residual(monkeypatch: pytest.MonkeyPatch, part: Any) -> None:
+    monkeypatch.setattr(speculative, "residual", no_residual)
+    with pytest.raises(Mismatch, match=r"has probability .* from the target alone .* prompt ids"):
+        laws_of_many(part, tiny_pair(draft=False))
+
+
+@pytest.mark.parametrize("fault", ["bonus by argmax", "accepts anything", "never accepts"])
+def test_the_joint_law_of_loops_that_break_the_rule(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    def wrong(draft: Any, logits: Any, position: int, sampling: Any, choices: Any) -> Any:
+        bonus = sampling.probs(logits[-1], position + len(draft.tokens))
+        for i, (token, draft_probs) in enumerate(zip(draft.tokens, draft.probs, strict=True)):
+            target_probs = sampling.probs(logits[i], position + i)
+            kept = choices.accept(target_probs[token], draft_probs[token])
+            if fault == "never accepts" or (not kept and fault == "bonus by argmax"):
+                yield choices.draw(speculative.residual(target_probs, draft_probs)), False
+                return
+            yield token, True
+        yield int(np.argmax(bonus)) if fault == "bonus by argmax" else choices.draw(bonus), False
+
+    monkeypatch.setattr(speculative, "judge", wrong)
+    with pytest.raises(Mismatch, match="from the target alone"):
+        laws_of_many(joint_law, tiny_pair(draft=False))
+
+
+def test_dice_that_use_a_uniform_twice(run: Any, folders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = Dice.draw
+
+    class Repeating:
+        """The generator's numbers; the last once more where that is asked for."""
+
+        def __init__(self, rng: Any) -> None:
+            self.rng, self.last, self.again = rng, 0.0, False
+
+        def random(self) -> float:
+            if not self.again:
+                self.last = float(self.rng.random())
+            return self.last
+
+    def accept(self: Any, target_prob: Any, draft_prob: Any) -> bool:
+        return bool(target_prob > 0 and getattr(self.rng, "last", 0.5) * draft_prob < target_prob)
+
+    def wrong_draw(self: Any, probs: Any) -> int:
+        if not isinstance(self.rng, Repeating):
+            self.rng = Repeating(self.rng)
+        return draw(self, probs)
+
+    monkeypatch.setattr(Dice, "accept", accept)
+    monkeypatch.setattr(Dice, "draw", wrong_draw)
+    status, out, _ = run(*folders, "--quick", "--json", "--coupling", "optimal")
+    assert status == 1
+    assert failing(out) == {"dice"}
+    (detail,) = (check["detail"] for check in json.loads(out)["checks"] if not check["passed"])
+    assert "expected within" in detail
+
+
+@pytest.mark.skipif(not verify.fused(), reason="the hashes are those of compiled fused multiply-add")
+def test_a_weight_that_is_another(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_model = minispec.load_model
+
+    def changed(*arguments: Any) -> GPT2:
+        model = load_model(*arguments)
+        model.ln_f.bias[3] = np.nextafter(model.ln_f.bias[3], np.float32(np.inf))
+        return model
+
+    monkeypatch.setattr("minispec.weights.load_model", changed)
+    monkeypatch.setattr(verify, "same_text", lambda *_, **__: 0)
+    monkeypatch.setattr(verify, "same_bits", lambda *_: 0)
+    status, out, _ = run("--quick", "--json", "--coupling", "gumbel")
+    assert status == 1
+    assert failing(out) == {"golden"}
+
+
+def test_known_outputs_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = tiny_pair()
+
+    def load(_: str) -> Any:
+        return pair.target, pair.tokenizer
+
+    known = verify.Known("gpt2", (1, 2), 4, draft="gpt2", passes=1)
+    verify.check_known(known, load)
+    with pytest.raises(Mismatch, match="1 passes, which should be 3"):
+        verify.check_known(verify.Known("gpt2", (1, 2), 4, draft="gpt2", passes=3), load)
+    with pytest.raises(Mismatch, match=r"continues \(1, 2\) by"):
+        verify.check_known(verify.Known("gpt2", (1, 2), 2, (0, 0)), load)
+
+
+def test_an_error_in_a_trial_is_a_failed_check() -> None:
+    def trial(*_: Any) -> int:
+        raise ValueError("the logits hold nan")
+
+    check = run_check(Plan("greedy", trial, 2, "", "text"), tiny_pair(), 4, quiet=True)
+    assert check == Check("greedy", False, "trial 1 of seed 4: the logits hold nan", check.seconds, 4)
+
+
+def test_logits_that_are_not_numbers(run: Any, folders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GPT2, "forward", lambda self, ids, cache, n_logits=None: np.full((1, 260), np.nan, np.float32))
+    status, out, _ = run(*folders, "--quick", "--coupling", "gumbel", "--json")
+    assert status == 1
+    assert failing(out) >= {"greedy", "gumbel"}
+
+
+def test_threads_are_as_before_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    import numba
+
+    def wrong(*_: Any, **__: Any) -> Any:
+        raise Mismatch("wrong")
+
+    before = numba.get_num_threads()
+    monkeypatch.setattr("minispec.verify_texts.run_all", wrong)
+    with pytest.raises(Mismatch):
+        same_text(tiny_pair(), np.random.default_rng(0))
+    assert numba.get_num_threads() == before
+
+
+def test_the_toy_has_the_probabilities_of_the_example() -> None:
+    toy = Toy(np.array([0.15, 0.35, 0.10, 0.40]))
+    cache = toy.new_cache()
+    assert np.allclose(np.exp(toy.forward([0, 1], cache)), [[0.15, 0.35, 0.10, 0.40]] * 2)
+    assert cache.length == 2
+
+
+# --- wrong use -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["Once upon a time"], "extra argument"),
+        (["--quick", "--thorough", "2"], "give one"),
+        (["--thorough", "x"], "'x' cannot be used: give a number"),
+        (["--coupling", "best"], "best"),
+        (["--weights", "int8"], "int8"),
+        (["-m", "./nowhere", "-d", "none"], "nowhere"),
+    ],
+)
+def test_wrong_use_is_one_line_and_status_2(run: Any, arguments: list[str], message: str) -> None:
+    status, out, err = run(*arguments)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_help_is_quick_to_load() -> None:
+    script = (
+        "import sys; from minispec.cli import main\n"
+        "try: main(['verify', '--help'])\n"
+        "finally: print(sorted(set(sys.modules) & {'numpy', 'numba', 'tiktoken', 'huggingface_hub', 'tqdm'}))"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.strip().endswith("[]")
+    for option in ("--target", "--draft", "--threads", "--seed", "--coupling", "--quick", "--thorough", "--json"):
+        assert option in result.stdout
+    assert "--num-draft-tokens" not in result.stdout

@@ -118,7 +118,7 @@ class Verdict:
 
     def accept(self, target_prob: float, draft_prob: float) -> bool:
         """As told; notes the probability of accepting."""
-        self.chance = min(1.0, target_prob / draft_prob) if target_prob > 0 else 0.0
+        self.chance = 1.0 if target_prob >= draft_prob > 0 else target_prob / draft_prob
         return self.accepted
 
     def draw(self, probs: Probs) -> int:

@@ -192,6 +192,23 @@ def test_compare_of_sampled_texts_has_no_verdict(run: Any) -> None:
     assert result["identical"] is None
 
 
+def test_with_noise_of_a_seed_everyone_writes_the_same_sampled_text(run: Any) -> None:
+    sampled = ("--temp", "0.9", "--top-p", "0.95", "--coupling", "gumbel", "-n", "40")
+    result = run_json(run, "compare", PROMPT, *sampled, "--repetitions", "1", "--seed", "5")
+    assert result["identical"] is True
+    plain = run_json(run, "generate", PROMPT, *sampled, "--seed", "5", "-d", "none")
+    assert plain["ids"] == result["plain"]["ids"]
+    for k in ("1", "7"):
+        assert run_json(run, "generate", PROMPT, *sampled, "--seed", "5", "-k", k)["ids"] == plain["ids"]
+    assert run_json(run, "generate", PROMPT, *sampled, "--seed", "6")["ids"] != plain["ids"]
+    assert "same text, token for token" in run("compare", PROMPT, *sampled, "--repetitions", "1")[1]
+
+
+def test_a_coupling_without_sampling_is_told_to_have_no_effect(run: Any) -> None:
+    assert "--coupling has no effect at temperature 0" in run("generate", PROMPT, "-n", "2", "--coupling", "gumbel")[2]
+    assert "no effect" not in run("generate", PROMPT, "-n", "2", "--coupling", "gumbel", "--temp", "1")[2]
+
+
 def test_compare_as_a_table(run: Any) -> None:
     status, out, _ = run("compare", PROMPT, "-n", "20", "--repetitions", "2", "-v")
     assert status == 0

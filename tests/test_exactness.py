@@ -11,6 +11,9 @@ The draws themselves are in test_sampling.py; test_mutants.py breaks the code on
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from fractions import Fraction
@@ -22,6 +25,7 @@ import pytest
 from checkpoints import TINY
 from hypothesis import given
 from hypothesis import strategies as st
+from llvmlite.binding import get_host_cpu_features
 from scipy import stats
 from strategies import Toy, histories, mixed, row_pairs, samplings, toys
 
@@ -52,6 +56,7 @@ from minispec.model import GPT2Config
 from minispec.plain import generate
 from minispec.sampling import Sampling
 from minispec.speculative import Step, speculate
+from minispec.verify import GOLDEN, fused, logits_hash
 
 BACKENDS = ["numba", "numpy"]
 ANY, GREEDY = Sampling(1.0), Sampling()
@@ -444,3 +449,29 @@ def test_logits_and_cache_have_the_bits_of_one_pass(
                     cache.truncate(at)
                 assert model.forward(ids[at : at + n], cache).tobytes() == expected[at : at + n].tobytes()
     assert bits(model, cache) == bits(model, whole)
+
+
+CHILD = """
+from minispec import kernels, load_model
+from minispec.verify import logits_hash
+print(kernels.ROWS, *(logits_hash(load_model(name)) for name in ("story-target", "story-draft")))
+"""
+
+
+@pytest.mark.skipif(not fused(), reason="without compiled fused multiply-add the bits are other ones")
+@pytest.mark.parametrize("n", [1, 2])
+def test_logits_of_the_pair_have_the_bits_of_every_other_machine(n: int) -> None:
+    """The constants were made on one machine; nothing in the kernels but fused multiply-add decides about bits."""
+    with threads(n):
+        assert {name: logits_hash(story_model(name, "numba")) for name in GOLDEN} == GOLDEN
+
+
+@pytest.mark.skipif(
+    not fused() or not get_host_cpu_features().get("avx2", False), reason="this machine cannot run code for AVX2"
+)
+def test_code_compiled_for_another_processor_has_the_same_bits() -> None:
+    """AVX2 in a child process: shorter vectors and smaller tiles than AVX-512's."""
+    features = "+avx2,+fma,+avx,+sse4.2,+bmi2,+f16c"
+    environment = os.environ | {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": features}
+    child = subprocess.run([sys.executable, "-c", CHILD], env=environment, capture_output=True, text=True, check=True)
+    assert child.stdout.split() == ["3", *GOLDEN.values()]

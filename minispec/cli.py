@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from operator import attrgetter
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -22,11 +23,11 @@ import click
 
 from minispec import __version__
 from minispec.options import (
+    CHECKS,
     OUTPUT_OPTIONS,
     PAIR_OPTIONS,
     RUN_OPTIONS,
     Number,
-    count_cores,
     read_prompt,
     settings_from,
     shared_options,
@@ -250,43 +251,64 @@ def compare(
     show_default=True,
     help="The coupling to check: optimal leaves out gumbel; gumbel leaves out law and dice.",
 )
-@click.option("--quick", is_flag=True, help="Fewer trials: a few seconds for the pair in the box.")
-@click.option("--thorough", type=Number(float), is_flag=False, flag_value="10", metavar="[MINUTES]",
-              help="Random trials for so many minutes in all, 10 if no number is given.")  # fmt: skip
-def verify(couplings: str, quick: bool, thorough: float | None, **options: Any) -> None:
+@click.option(
+    "--only",
+    type=click.Choice(CHECKS),
+    multiple=True,
+    metavar="CHECK",
+    help=f"Make this check alone; may be given again: {', '.join(CHECKS)}.",
+)
+@click.option("--quick", is_flag=True, help="Fewer trials: about ten seconds for the pair in the box.")
+@click.option("--thorough", type=Number(float, 0.01), is_flag=False, flag_value="10", metavar="[MINUTES]",
+              help="More and more trials for so many minutes in all, 10 if no number is given.")  # fmt: skip
+def verify(couplings: str, only: tuple[str, ...], quick: bool, thorough: float | None, **options: Any) -> None:
     """Check on this machine, with this pair, that speculation changes nothing: the same greedy and sampled text, the
-    same bits however a text is cut into passes, the same law. Exit status 1 if a check fails.
+    same bits however a text is cut into passes, the same law. Texts and settings are chosen at random, by --seed.
+    Exit status 1 if a check fails.
+
+    \b
+    greedy         speculative text is that of plain decoding, whoever guesses
+    gumbel         so is sampled text, with noise that is tied to places
+    bits           logits and cache do not depend on the passes that made them
+    law            the exact probabilities of what the loop writes are the target's
+    dice           the dice of sampling have the odds that the law supposes
+    golden         logits of the pair in the box have the bits of every other machine
+    known outputs  GPT-2's own weights write what others found (where they are in the cache)
     """
     settings, silent = settings_from(options), options["quiet"]
     if quick and thorough is not None:
         raise click.UsageError("--quick and --thorough are both given: give one")
-    from minispec.verify import fused, logits_hashes, plan_checks, run_checks
-    from minispec.viz import check_line, hash_line, models_of, verdict, verify_command
+    from minispec.verify import plan_checks, run_checks
+    from minispec.verify_known import logits_hashes, the_same_everywhere
+    from minispec.viz import check_line, hash_line, runs_on, verdict, verify_command
 
     began = time.perf_counter()
+    unasked = {"both": (), "optimal": ("gumbel",), "gumbel": ("law", "dice")}[couplings]
+    chosen = [name for name in only or CHECKS if name not in unasked]
     pair = load(settings, silent)
     hashes = logits_hashes(pair, settings)
-    plans, left_out = plan_checks(pair, settings, hashes, couplings, quick)
+    plans, left_out = plan_checks(pair, settings, hashes, chosen, quick)
     if not silent:
         for name, reason in left_out.items():
             note(f"left out: {name} ({reason})")
+    if not plans:
+        raise click.UsageError(f"nothing to check: {', '.join(only)} cannot be made here, or --coupling leaves it out")
     checks = []
     for check in run_checks(plans, pair, settings.seed, None if thorough is None else 60 * thorough, silent):
         checks.append(check)
-        again = verify_command(settings, check.seed, options["threads"], couplings, quick)
         if not options["as_json"] and not (silent and check.passed):
-            click.echo(check_line(check, again))
+            click.echo(check_line(check, verify_command(settings, check, options["threads"], quick)))
     passed = all(check.passed for check in checks)
     if options["as_json"]:
-        listed = [{"name": check.name, "passed": check.passed, "detail": check.detail} for check in checks]
-        result = {"passed": passed, "checks": listed, "target": settings.target, "draft": settings.draft_name}
-        result |= {"weights": settings.weights, "backend": pair.target.backend, "seed": settings.seed}
-        click.echo(json.dumps(result | {"logits_sha256": hashes, "seconds": time.perf_counter() - began}))
+        result = {"passed": passed, "checks": [asdict(check) for check in checks], "left_out": left_out}
+        result |= {"target": settings.target, "draft": settings.draft_name, "weights": settings.weights}
+        result |= {"backend": pair.target.backend, "seed": settings.seed, "logits_sha256": hashes}
+        click.echo(json.dumps(result | {"seconds": time.perf_counter() - began}))
     else:
         if not silent:
             for name, digest in hashes.items():
-                click.echo(hash_line(name, digest, pair.target.backend == "numba" and fused()))
-        click.echo(verdict(checks, options["threads"] or count_cores(), models_of(settings)))
+                click.echo(hash_line(name, digest, the_same_everywhere(pair.target)))
+        click.echo(verdict(checks, runs_on(settings, pair)))
     if not passed:
         raise SystemExit(1)
 
@@ -298,6 +320,14 @@ def complain(message: str) -> None:
     """One line that says what is wrong."""
     with suppress(OSError):  # nobody can be told
         note("minispec: " + " ".join(message.split()))
+
+
+def remedy(error: click.ClickException) -> str:
+    """What to do about an argument too many."""
+    if "extra argument" not in error.format_message() or not isinstance(error, click.UsageError) or not error.ctx:
+        return ""
+    takes_prompt = any(parameter.name == "prompt" for parameter in error.ctx.command.params)
+    return ": put a prompt of several words in quotes" if takes_prompt else f": {error.ctx.info_name} takes no prompt"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -319,8 +349,7 @@ def main(arguments: list[str] | None = None) -> None:
     except click.exceptions.Exit as error:
         status = error.exit_code
     except click.ClickException as error:
-        quotes = ": put a prompt of several words in quotes" if "extra argument" in error.format_message() else ""
-        complain(error.format_message() + quotes)
+        complain(error.format_message() + remedy(error))
         status = 2
     except (click.Abort, KeyboardInterrupt):
         complain("interrupted")

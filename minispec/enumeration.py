@@ -11,6 +11,8 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import numpy as np
+
 from minispec.speculative import Probs
 
 Result = TypeVar("Result", bound=Hashable)
@@ -37,7 +39,7 @@ class Script:
 
     def draw(self, probs: Probs) -> int:
         """A token with these probabilities."""
-        return int(self._choose(list(enumerate(probs.tolist()))))
+        return int(self._choose([(int(token), probs[token]) for token in np.flatnonzero(probs)]))
 
     def _choose(self, options: list[tuple[Any, Any]]) -> Any:
         possible = {value: chance for value, chance in options if chance > 0}

@@ -8,7 +8,8 @@ guessed, or how far. Sampled text is then token for token what plain decoding wr
 For the loop this is greedy decoding: every distribution has one token in it, and the one rule (accept
 min(1, p / q), else draw from what p has over q) keeps a guess where it is the target's pick, and else
 writes that pick. The price is that guesses are kept a little less often than by the optimal rule: with chance
-sum over x of 1 / sum over y of max(p_y / p_x, q_y / q_x), at least (1 - d) / (1 + d) where that rule has 1 - d.
+sum over x of 1 / sum over y of max(p_y / p_x, q_y / q_x), for x of which both have some. With d for what that rule
+refuses, 1 - sum(min(p, q)), this is at least (1 - d) / (1 + d).
 
 Source: Gumbel 1954; Maddison, Tarlow, Minka 2014 (arXiv 1411.0030); Daliri, Musco, Suresh 2024 (arXiv 2408.07978).
 """
@@ -33,7 +34,9 @@ class Gumbel:
     """
 
     def __init__(self, sampling: Sampler, seed: int = 0) -> None:
-        """Raises ValueError for a seed that is not an integer from 0 up."""
+        """Raises ValueError for a sampling that is none, and a seed that is not an integer from 0 up."""
+        if not hasattr(sampling, "probs"):
+            raise ValueError(f"{sampling!r:.80} is no sampling: give one, as in Gumbel(Sampling(0.7), seed=3)")
         check_count("seed", seed)
         self.sampling = sampling
         self.seed = int(seed)
@@ -50,7 +53,7 @@ class Gumbel:
         return picked
 
     def pick(self, probs: Probs, position: int) -> int:
-        """The argmax of log(probs) + Gumbel noise; never a token without probability.
+        """The argmax of log(probs) + Gumbel noise; never a token without probability, if probs sum to one.
 
         Gumbel noise is -log of an exponential variable, so this is the argmax of probs over exponentials.
         """

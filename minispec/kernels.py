@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 import warnings
 from collections.abc import Callable
 from pickle import UnpicklingError
@@ -80,15 +81,21 @@ tile = jit(fastmath={"contract"}, pipeline_class=NoAlias)
 vector = jit(fastmath={"contract"}, pipeline_class=NoAlias, error_model="numpy")
 
 
-def tile_rows() -> int:
-    """The rows whose sums fit this CPU's registers; a wrong answer costs speed, never bits."""
+def compiled_for(feature: str) -> bool:
+    """Whether code is compiled for this feature of x86: the host's, unless NUMBA_CPU_FEATURES chooses others."""
     chosen = os.environ.get("NUMBA_CPU_FEATURES")
     if chosen is not None:
-        return 6 if "+avx512vl" in chosen.split(",") else 3
-    return 6 if get_host_cpu_features().get("avx512vl", False) else 3
+        return f"+{feature}" in chosen.split(",")
+    return bool(get_host_cpu_features().get(feature, False))
 
 
-ROWS = tile_rows()
+def fused() -> bool:
+    """Whether products are sums of fused multiply-adds: only then are their bits those of every other such machine."""
+    on_x86 = platform.machine().lower() in ("x86_64", "amd64", "i386", "i686", "x86")
+    return hasattr(tile_3, "signatures") and (not on_x86 or compiled_for("fma"))  # else it runs as plain Python
+
+
+ROWS = 6 if compiled_for("avx512vl") else 3  # rows whose sums fit the registers; a wrong number costs speed, never bits
 
 
 # --- the product ---------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from minispec.session import Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULTS = Settings()
+CHECKS = ("greedy", "gumbel", "bits", "law", "dice", "golden", "known outputs")  # of verify, in this order
 
 
 class Number(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.3 on

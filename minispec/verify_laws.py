@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from minispec.sampling import Sampling
 from minispec.session import Pair
 from minispec.speculative import Dice, Draft, Probs, Sampler, Target, judge, speculate
 from minispec.trace import run_all
-from minispec.verify_texts import Mismatch, Rng, random_prompt
+from minispec.verify_texts import Counts, Mismatch, Rng, random_prompt
 
 TOLERANCE = 1e-12  # of probabilities that are computed in two ways
 FALSE_ALARM = 1e-9  # the chance, at most, that right dice fail one trial
@@ -61,39 +62,101 @@ def draft_model(pair: Pair) -> Target:
     return pair.drafter.model if isinstance(pair.drafter, SmallModelDrafter) else Blurred(pair.target)
 
 
-def same_law(pair: Pair, rng: Rng, top_k: int = 0) -> int:
+@dataclass
+class ReadTexts:
+    """A cache that holds the ids themselves."""
+
+    ids: list[int] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        """How many they are."""
+        return len(self.ids)
+
+    def truncate(self, length: int) -> None:
+        """Forget all but the first `length`."""
+        del self.ids[length:]
+
+
+class Remembered:
+    """A model whose logits are its probabilities, of passes from scratch, each text read once.
+
+    A walk over all outcomes comes back to few texts many times. That a pass of any other kind has the same bits
+    is for `verify_texts.same_bits` to say.
+    """
+
+    def __init__(self, model: Target, sampling: Sampler) -> None:
+        self.model, self.sampling, self.n_ctx, self.n_vocab = model, sampling, model.n_ctx, model.n_vocab
+        self.rows: dict[tuple[int, ...], Probs] = {}
+
+    def new_cache(self) -> ReadTexts:
+        """An empty cache."""
+        return ReadTexts()
+
+    def forward(self, ids: Sequence[int], cache: ReadTexts, n_logits: int | None = None) -> NDArray[Any]:
+        """Append ids; the probabilities [n_logits, n_vocab] of what follows the last of them."""
+        cache.ids += ids
+        return np.stack([self.probs(cache.ids[: cache.length - back]) for back in reversed(range(n_logits or 1))])
+
+    def probs(self, text: Sequence[int]) -> Probs:
+        """The probabilities [n_vocab] of what follows a text."""
+        key = tuple(text)
+        if key not in self.rows:
+            logits = self.model.forward(key, self.model.new_cache(), n_logits=1)[-1]
+            self.rows[key] = self.sampling.probs(logits, len(key))
+        return self.rows[key]
+
+
+class AsTheyAre:
+    """A sampler for logits that are probabilities already."""
+
+    def probs(self, logits: NDArray[Any], position: int) -> Probs:
+        """The logits."""
+        return logits
+
+
+def same_law(pair: Pair, rng: Rng, top_k: int = 0) -> Counts:
     """The exact law of the loop is the target's: of a few tokens, then of one over the vocabulary.
 
-    Returns the number of probabilities. top_k bounds the tokens of the second part, 0 for all of them.
+    top_k bounds the tokens of the second part, 0 for all of them.
     """
-    return joint_law(pair, rng) + one_place_law(pair, rng, top_k)
+    return {"probabilities": joint_law(pair, rng) + one_place_law(pair, rng, top_k)}
+
+
+class OneBlock(SmallModelDrafter):
+    """Guesses once in a text, after its prompt: a walk through many long blocks would take too long."""
+
+    def start(self) -> Any:
+        """Begin a text with its one block."""
+        drafting, blocks = super().start(), count()
+        draft = drafting.draft
+        drafting.draft = lambda *case: draft(*case) if next(blocks) == 0 else Draft([], [])  # type: ignore[method-assign]
+        return drafting
 
 
 def joint_law(pair: Pair, rng: Rng) -> int:
     """What `speculate` writes along every path of choices, against products of the target's own probabilities."""
-    n_new, n_draft = int(rng.integers(2, 4)), int(rng.integers(1, 4))
-    sampling = Sampling(round(float(rng.uniform(0.5, 1.5)), 3), top_k=3 if n_new == 2 else 2)
+    n_draft = int(rng.integers(1, 5))
+    n_new, kind = (3, SmallModelDrafter) if n_draft < 3 else (n_draft + 1, OneBlock)
+    sampling = Sampling(round(float(rng.uniform(0.5, 1.5)), 3), top_k=3 if n_new == 3 else 2)
     prompt = random_prompt(pair, rng, longest=12)
-    drafter = pair.drafter or SmallModelDrafter(draft_model(pair))
+    target, draft = Remembered(pair.target, sampling), Remembered(draft_model(pair), sampling)
+    options: Any = {"max_new_tokens": n_new, "n_draft": n_draft, "sampling": AsTheyAre()}
 
     def written(choices: Script) -> tuple[int, ...]:
-        steps = speculate(
-            pair.target, drafter, prompt, max_new_tokens=n_new, n_draft=n_draft, sampling=sampling, choices=choices
-        )
-        return tuple(run_all(prompt, steps).ids)
+        return tuple(run_all(prompt, speculate(target, kind(draft), prompt, choices=choices, **options)).ids)
 
     case = f"{n_new} new tokens, {n_draft} guesses a round, {sampling!r}, prompt ids {prompt}"
-    return compare_laws(law(written), own_law(pair.target, prompt, n_new, sampling), case)
+    return compare_laws(law(written), own_law(target, prompt, n_new), case)
 
 
-def own_law(target: Target, prompt: Sequence[int], n_new: int, sampling: Sampler) -> dict[tuple[int, ...], float]:
-    """The target's probability of every text of n_new tokens, each context read afresh."""
+def own_law(target: Remembered, prompt: Sequence[int], n_new: int) -> dict[tuple[int, ...], float]:
+    """The target's probability of every text of n_new tokens: a product along the text."""
     chances: dict[tuple[int, ...], float] = {(): 1.0}
-    for position in range(len(prompt), min(len(prompt) + n_new, target.n_ctx)):
+    for _ in range(min(n_new, target.n_ctx - len(prompt))):
         longer: dict[tuple[int, ...], float] = {}
         for new, chance in chances.items():
-            logits = target.forward([*prompt, *new], target.new_cache(), n_logits=1)
-            probs = sampling.probs(logits[-1], position)
+            probs = target.probs([*prompt, *new])
             longer |= {(*new, int(token)): chance * float(probs[token]) for token in np.flatnonzero(probs)}
         chances = longer
     return chances
@@ -127,36 +190,20 @@ class Verdict:
         return 0
 
 
-class Remembered:
-    """A sampler that computes the distribution of each row of logits once."""
-
-    def __init__(self, sampling: Sampler) -> None:
-        self.sampling = sampling
-        self.known: dict[tuple[int, int], Probs] = {}
-
-    def probs(self, logits: NDArray[Any], position: int) -> Probs:
-        """The distribution; rows are told apart by their place in memory."""
-        key = logits.ctypes.data, position
-        if key not in self.known:
-            self.known[key] = self.sampling.probs(logits, position)
-        return self.known[key]
-
-
 def one_place_law(pair: Pair, rng: Rng, top_k: int = 0) -> int:
     """Every guess with a chance of being made goes through `judge`: what is written has the target's law."""
     model, sampling = draft_model(pair), Sampling(1.0, top_k)
     prompt = random_prompt(pair, rng, min(40, model.n_ctx))
     case = f"one token, {sampling!r}, prompt ids {prompt}"
     row = pair.target.forward(prompt, pair.target.new_cache(), n_logits=1)[-1]
-    logits = np.stack([row, row[::-1]])  # the bonus token's are never looked at
-    sampler = Remembered(sampling)
-    target_probs = sampler.probs(logits[0], len(prompt))
+    target_probs = sampling.probs(row, len(prompt))
+    rows = np.stack([target_probs, target_probs[::-1]])  # the bonus token's row is never looked at
     draft_probs = sampling.probs(model.forward(prompt, model.new_cache(), n_logits=1)[-1], len(prompt))
     got, kept = np.zeros(pair.target.n_vocab), 0.0
     for token in np.flatnonzero(draft_probs).tolist():
         draft = Draft([token], [draft_probs])
         for verdict in (Verdict(True), Verdict(False)):
-            written, _ = next(judge(draft, logits, len(prompt), sampler, verdict))
+            written, _ = next(judge(draft, rows, len(prompt), AsTheyAre(), verdict))
             chance = draft_probs[token] * (verdict.chance if verdict.accepted else 1 - verdict.chance)
             if verdict.accepted:
                 got[written] += chance
@@ -174,7 +221,7 @@ TARGET_PROBS, DRAFT_PROBS = np.array([0.15, 0.35, 0.10, 0.40]), np.array([0.50, 
 
 
 @dataclass(frozen=True)
-class Toy:
+class FixedRow:
     """Four tokens that have the same probabilities at every place."""
 
     row: NDArray[np.float64]
@@ -191,32 +238,61 @@ class Toy:
         return np.tile(np.log(self.row), (len(ids) if n_logits is None else n_logits, 1))
 
 
-def fair_dice(_: Pair, rng: Rng, n_texts: int = 20_000) -> int:
-    """Frequencies of the loop's tokens, of pairs of them, and of kept guesses, where every one is known.
+COINS = ((0.3, 0.8), (0.05, 0.5), (0.9, 1.0))  # target's and draft's probability of a guess
+N_FREQUENCIES = 1 + 4 + 4 + 16 + len(COINS) + 4  # that fair_dice looks at
+THROWS = 5  # single throws for each text
 
-    Each may be off by Hoeffding's bound, at which all together raise a false alarm with chance FALSE_ALARM at most.
+
+def bound(n: int) -> float:
+    """How far a frequency among n may be off: all N_FREQUENCIES together go beyond with chance FALSE_ALARM at most.
+
     Source: Hoeffding 1963, P(|f - p| >= t) <= 2 exp(-2 n t**2).
     """
-    seed = int(rng.integers(1 << 31))
-    dice, target, drafter = Dice(seed), Toy(TARGET_PROBS), SmallModelDrafter(Toy(DRAFT_PROBS))
+    return math.sqrt(math.log(2 * N_FREQUENCIES / FALSE_ALARM) / (2 * n))
+
+
+def fair_dice(_: Pair, rng: Rng, n_texts: int = 20_000) -> Counts:
+    """Frequencies where every one is known: of texts of the loop, each with a seed of its own, and of single throws."""
+    seed, n_throws = int(rng.integers(1 << 31)), THROWS * n_texts
+    in_texts, in_throws = loop_frequencies(seed, n_texts), dice_frequencies(seed, n_throws)
+    assert len(in_texts) + len(in_throws) == N_FREQUENCIES
+    for seen, n in ((in_texts, n_texts), (in_throws, n_throws)):
+        for what, (frequency, probability) in seen.items():
+            if not abs(frequency - probability) <= bound(n):
+                raise Mismatch(
+                    f"{what}: {frequency:.4f} of {n}, {probability:.4f} expected within {bound(n):.4f} "
+                    f"(dice from seed {seed}; false alarms below {FALSE_ALARM:g})"
+                )
+    return {"texts": n_texts, "throws": n_throws * (len(COINS) + 1)}
+
+
+Frequencies = dict[str, tuple[float, float]]  # by name, what was seen and what it should be
+
+
+def loop_frequencies(seed: int, n_texts: int) -> Frequencies:
+    """The first two tokens of texts, apart and together, and the first guess, with 1 and 2 guesses a round in turn."""
+    target, drafter = FixedRow(TARGET_PROBS), SmallModelDrafter(FixedRow(DRAFT_PROBS))
     pairs, kept = np.zeros((4, 4)), 0
-    settings: dict[str, Any] = {"max_new_tokens": 3, "sampling": Sampling(1.0), "choices": dice}
     for text in range(n_texts):
-        run = run_all([0], speculate(target, drafter, [0], n_draft=1 + text % 2, **settings))
+        steps = speculate(
+            target, drafter, [0], max_new_tokens=3, n_draft=1 + text % 2, sampling=Sampling(1.0), seed=seed + text
+        )
+        run = run_all([0], steps)
         pairs[run.ids[0], run.ids[1]] += 1 / n_texts
         kept += run.steps[0].n_accepted > 0
     expected = np.outer(TARGET_PROBS, TARGET_PROBS)
-    seen: dict[str, tuple[float, float]] = {"first guess kept": (kept / n_texts, 0.55)}
+    seen: Frequencies = {"first guess kept": (kept / n_texts, float(np.minimum(TARGET_PROBS, DRAFT_PROBS).sum()))}
     for axis, place in ((1, "first"), (0, "second")):
         for token, values in enumerate(zip(pairs.sum(axis), expected.sum(axis), strict=True)):
             seen[f"{place} token {token}"] = values
-    for ids in np.ndindex(4, 4):
-        seen[f"tokens {ids}"] = float(pairs[ids]), float(expected[ids])
-    bound = math.sqrt(math.log(2 * len(seen) / FALSE_ALARM) / (2 * n_texts))
-    for what, (frequency, probability) in seen.items():
-        if not abs(frequency - probability) <= bound:
-            raise Mismatch(
-                f"{what}: {frequency:.4f} of {n_texts} texts, {probability:.4f} expected within {bound:.4f} "
-                f"(false alarms below {FALSE_ALARM:g}; Dice({seed}), 1 and 2 guesses a round in turn)"
-            )
-    return n_texts
+    return seen | {f"tokens {ids}": (float(pairs[ids]), float(expected[ids])) for ids in np.ndindex(4, 4)}
+
+
+def dice_frequencies(seed: int, n: int) -> Frequencies:
+    """Coins and draws, one after another from one seed."""
+    dice = Dice(seed)
+    seen: Frequencies = {}
+    for p, q in COINS:
+        seen[f"a coin of {p} for {q}"] = sum(dice.accept(p, q) for _ in range(n)) / n, p / q
+    counts = np.bincount([dice.draw(TARGET_PROBS) for _ in range(n)], minlength=4)
+    return seen | {f"token {i} drawn": (counts[i] / n, float(TARGET_PROBS[i])) for i in range(4)}

@@ -1,11 +1,12 @@
 """Trials of texts and of bytes for `minispec verify`: speculative against plain, many passes against one.
 
-A trial puts the real code to a random case, raises `Mismatch` at the first difference, and returns how much it
-compared. All that is random comes from the generator it is given.
+A trial puts the real code to a random case, raises `Mismatch` at the first difference, and counts what it compared.
+All that is random comes from the generator it is given.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +24,7 @@ from minispec.speculative import Draft, Drafter, Sampler, speculate
 from minispec.trace import Run, run_all
 
 Rng = np.random.Generator
+Counts = dict[str, int]  # what a trial compared, and how much of it
 
 TEXTS = (
     "Once upon a time",
@@ -41,11 +43,18 @@ class Mismatch(Exception):  # noqa: N818  # a finding, not a fault of the progra
 
 
 def random_prompt(pair: Pair, rng: Rng, longest: int = 40) -> list[int]:
-    """The ids of a text, or any ids, with room for a token after them."""
+    """The ids of a text, or any ids: at most half of the context window."""
     ids = pair.tokenizer.encode(TEXTS[rng.integers(len(TEXTS))])
     if rng.random() < 0.5:
         ids = rng.integers(pair.target.n_vocab, size=rng.integers(1, longest + 1)).tolist()
-    return ids[: max(1, min(longest, pair.target.n_ctx - 1))]
+    return ids[: max(1, min(longest, pair.target.n_ctx // 2))]
+
+
+def near_the_end(pair: Pair, rng: Rng) -> list[int]:
+    """Any ids that fill the context window but for a few tokens."""
+    n_ctx = pair.target.n_ctx
+    ids: list[int] = rng.integers(pair.target.n_vocab, size=max(1, n_ctx - int(rng.integers(2, 12)))).tolist()
+    return ids
 
 
 def random_sampling(rng: Rng) -> Sampling:
@@ -68,27 +77,27 @@ def thread_counts(model: GPT2, rng: Rng) -> tuple[int, int]:
 
 @contextmanager
 def threads(model: GPT2, n: int) -> Iterator[None]:
-    """Let the kernels use n threads meanwhile."""
+    """Let the kernels use n threads meanwhile, or as many as there are."""
     if model.backend != "numba":
         yield
         return
     import numba
 
     before = numba.get_num_threads()
-    numba.set_num_threads(n)
+    numba.set_num_threads(min(n, int(numba.config.NUMBA_NUM_THREADS)))  # type: ignore[attr-defined]
     try:
         yield
     finally:
         numba.set_num_threads(before)
 
 
-class Guesses:
+class RandomGuesses:
     """A drafter without a model: most of its guesses are the text's own tokens, the others are random."""
 
     def __init__(self, n_vocab: int, text: Sequence[int], rng: Rng) -> None:
         self.n_vocab, self.text, self.rng = n_vocab, text, rng
 
-    def start(self) -> Guesses:
+    def start(self) -> RandomGuesses:
         """Begin a text; nothing is remembered."""
         return self
 
@@ -106,13 +115,14 @@ class Guesses:
 # --- texts -----------------------------------------------------------------------------------------
 
 
-def same_text(pair: Pair, rng: Rng, sampled: bool = False) -> int:
-    """Speculative ids and finish equal plain ones, whoever guesses; returns the number of tokens.
+def same_text(pair: Pair, rng: Rng, sampled: bool = False) -> Counts:
+    """Speculative ids and finish equal plain ones, whoever guesses.
 
-    Texts are greedy, or `sampled` with noise that is tied to places. A quarter may stop early. Plain and
-    speculative decoding run on different numbers of threads.
+    Texts are greedy, or `sampled` with noise that is tied to places. A quarter may stop early, and a quarter
+    reaches the end of the context window. Plain and speculative decoding run on different numbers of threads.
     """
-    prompt, n_draft, n_new = random_prompt(pair, rng), int(rng.integers(1, 9)), int(rng.integers(1, 61))
+    n_draft, n_new = int(rng.integers(1, 9)), int(rng.integers(2, 61))
+    prompt = near_the_end(pair, rng) if rng.random() < 0.25 else random_prompt(pair, rng)
     inner, seed = random_sampling(rng), int(rng.integers(1 << 31))
     sampling: Sampler = Gumbel(inner, seed) if sampled else Sampling()
     stop_at = int(rng.integers(64))  # ends at an id that leaves this rest by 16: never, if it is 16 or more
@@ -124,9 +134,10 @@ def same_text(pair: Pair, rng: Rng, sampled: bool = False) -> int:
         plain = run_all(prompt, generate(pair.target, prompt, **settings))
     drafters: dict[str, Drafter | None] = {
         "the draft model": pair.drafter,
-        "random guesses": Guesses(pair.target.n_vocab, [*prompt, *plain.ids], rng),
+        "random guesses": RandomGuesses(pair.target.n_vocab, [*prompt, *plain.ids], rng),
         "the target drafting for itself": SmallModelDrafter(pair.target),
     }
+    guesses = 0
     for name, drafter in drafters.items():
         if drafter is None:
             continue
@@ -137,9 +148,10 @@ def same_text(pair: Pair, rng: Rng, sampled: bool = False) -> int:
         with threads(pair.target, many):
             run = run_all(prompt, speculate(pair.target, drafter, prompt, n_draft=n_draft, **settings))
         compare_runs(plain, run, case)
+        guesses += run.drafted
         if name == "the target drafting for itself":
-            check_all_kept(run, case)
-    return len(plain.ids)
+            check_all_kept(run, n_draft, min(n_new, pair.target.n_ctx - len(prompt)), case)
+    return {"tokens": len(plain.ids), "guesses": guesses}
 
 
 def compare_runs(plain: Run, run: Run, case: str) -> None:
@@ -153,25 +165,40 @@ def compare_runs(plain: Run, run: Run, case: str) -> None:
         raise Mismatch(f"the text ends by {run.finish!r}, plain decoding ends by {plain.finish!r} ({case})")
 
 
-def check_all_kept(run: Run, case: str) -> None:
-    """Raise Mismatch where a guess was refused; those after a stop were never judged."""
+def check_all_kept(run: Run, n_draft: int, room: int, case: str) -> None:
+    """Raise Mismatch where the target, drafting for itself, guessed too little or refused a guess.
+
+    room is the number of tokens that could be written. Guesses after a stop were never judged.
+    """
     for i, step in enumerate(run.steps):
+        if step.committed and len(step.drafted) != min(n_draft, room - 1):
+            raise Mismatch(f"round {i} has {len(step.drafted)} guesses with room for {room} tokens ({case})")
         if step.n_accepted < len(step.drafted) and step.finish != "stop":
             guess, own = step.drafted[step.n_accepted], step.committed[step.n_accepted]
             raise Mismatch(f"round {i} refused its own guess {guess} and wrote {own} ({case})")
+        room -= len(step.committed)
 
 
 # --- bits ------------------------------------------------------------------------------------------
 
 
-def same_bits(pair: Pair, rng: Rng) -> int:
-    """Logits and cache of random ids do not depend on how they are cut into passes; returns the number of rows."""
+def same_bits(pair: Pair, rng: Rng) -> Counts:
+    """Logits and cache of random ids do not depend on how they are cut into passes.
+
+    A quarter of the texts may be as long as the context window, the others up to 100 tokens.
+    """
     models = {"target": pair.target, "draft model": getattr(pair.drafter, "model", None)}
-    return sum(_same_bits(name, model, rng) for name, model in models.items() if isinstance(model, GPT2))
+    counts = Counter[str]()
+    for name, model in models.items():
+        if isinstance(model, GPT2):
+            counts.update(_same_bits(name, model, rng))
+    return dict(counts)
 
 
-def _same_bits(name: str, model: GPT2, rng: Rng) -> int:
-    ids = rng.integers(model.n_vocab, size=rng.integers(1, min(model.n_ctx, 100) + 1))
+def _same_bits(name: str, model: GPT2, rng: Rng) -> Counts:
+    longest = model.n_ctx if rng.random() < 0.25 else min(model.n_ctx, 100)
+    ids = rng.integers(model.n_vocab, size=rng.integers(1, longest + 1))
+    passes = 0
     whole, cut = model.new_cache(), model.new_cache()
     expected = model.forward(ids.tolist(), whole)
     while cut.length < len(ids):
@@ -179,9 +206,10 @@ def _same_bits(name: str, model: GPT2, rng: Rng) -> int:
             rubbish = rng.integers(model.n_vocab, size=rng.integers(1, 9))[: model.n_ctx - cut.length]
             model.forward(rubbish.tolist(), cut, n_logits=0)
             past = cut.length - len(rubbish)
-            cut.truncate(past if rng.random() < 0.8 else int(rng.integers(past + 1)))  # seldom further back
+            cut.truncate(past if rng.random() < 0.8 else int(rng.integers(max(0, past - 7), past + 1)))
             past, n_new = cut.length, 1 + int(rng.exponential(8))
             logits = model.forward(ids[past : past + n_new].tolist(), cut)
+            passes += 1
         case = f"{name}, a pass over rows {past} to {cut.length - 1} of ids {ids.tolist()}"
         _compare_bytes(logits, expected[past : cut.length], past, f"logits ({case})")
     for layer, (one, other) in enumerate(zip(whole.layers, cut.layers, strict=True)):
@@ -189,9 +217,9 @@ def _same_bits(name: str, model: GPT2, rng: Rng) -> int:
             model.ops.fetch(*one, len(ids)), model.ops.fetch(*other, len(ids)), ("keys", "values"), strict=True
         )
         for whole_rows, cut_rows, kind in fetched:  # [n_head, n_row, d_head]
-            one_row, other_row = (rows.transpose(1, 0, 2).reshape(len(ids), -1) for rows in (cut_rows, whole_rows))
-            _compare_bytes(one_row, other_row, 0, f"{kind} of layer {layer} ({name}, ids {ids.tolist()})")
-    return len(ids)
+            rows, expected_rows = (side.transpose(1, 0, 2).reshape(len(ids), -1) for side in (cut_rows, whole_rows))
+            _compare_bytes(rows, expected_rows, 0, f"{kind} of layer {layer} ({name}, ids {ids.tolist()})")
+    return {"rows": len(ids), "passes": passes}
 
 
 def _compare_bytes(rows: NDArray[Any], expected: NDArray[Any], first: int, case: str) -> None:

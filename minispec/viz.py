@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from minispec.session import Settings
 from minispec.trace import Run, token_kinds
 
 if TYPE_CHECKING:
-    from minispec.session import Settings
+    from minispec.session import Pair
     from minispec.tokenizer import Tokenizer
     from minispec.verify import Check
 
@@ -132,34 +133,39 @@ def check_line(check: Check, command: str) -> str:
     return f"{head}{check.detail} ({check.seconds:.1f} s){again}"
 
 
-def verify_command(settings: Settings, seed: int | None, threads: int | None, coupling: str, quick: bool) -> str:
-    """The command that runs the same checks, with the seed of the one that failed."""
-    default, chosen = type(settings)(), [("--target", settings.target)]
+def verify_command(settings: Settings, check: Check, threads: int | None, quick: bool) -> str:
+    """The command that makes this check again, with the seed of the trial that failed."""
+    default, chosen = Settings(), [("--only", check.name), ("--target", settings.target)]
     chosen += [("--draft", settings.draft)] if settings.draft is not None else []
-    chosen += [("--seed", str(settings.seed if seed is None else seed))]
+    chosen += [("--seed", str(settings.seed if check.seed is None else check.seed))]
     for name in ("weights", "draft_weights", "backend"):
         value = getattr(settings, name)
         chosen += [(f"--{name.replace('_', '-')}", value)] if value != getattr(default, name) else []
     chosen += [("--threads", str(threads))] if threads is not None else []
-    chosen += [("--coupling", coupling)] if coupling != "both" else []
-    words = [word for option in chosen for word in option] + ["--quick"] * quick
+    words = [word for option in chosen for word in option] + ["--quick"] * quick + ["--offline"] * settings.offline
     return shlex.join(["minispec", "verify", *words])
 
 
 def hash_line(name: str, digest: str, everywhere: bool) -> str:
-    """The hash of a model's logits, and on which machines it is the same."""
+    """The first digits of the hash of a model's logits, and on which machines it is the same."""
     where = "the same on every machine with fused multiply-add" if everywhere else "other machines may have another"
-    return f"{'logits':14} {digest}   sha256 for {name}; {where}"
+    return f"{'logits':14} {digest[:16]}   sha256 for {name}; {where}"
 
 
-def verdict(checks: Sequence[Check], n_cores: int, models: str) -> str:
+def verdict(checks: Sequence[Check], where: str) -> str:
     """The closing line: how many checks passed, or which failed."""
     failed = [check.name for check in checks if not check.passed]
     if failed:
         return f"NOT EXACT: {len(failed)} of {counted(len(checks), 'check')} failed: {', '.join(failed)}"
-    return f"exact: all {counted(len(checks), 'check')} passed on {counted(n_cores, 'core')}, {models}"
+    passed = f"all {counted(len(checks), 'check')}" if len(checks) > 1 else checks[0].name
+    return f"exact: {passed} passed on {where}"
 
 
-def models_of(settings: Settings) -> str:
-    """Target and draft by name."""
-    return f"{settings.target} {'alone' if settings.draft_name is None else f'with {settings.draft_name}'}"
+def runs_on(settings: Settings, pair: Pair) -> str:
+    """Threads or backend, and the models by name."""
+    draft = "a stand-in for a draft" if settings.draft_name is None else settings.draft_name
+    if pair.target.backend == "numpy":
+        return f"the NumPy backend, {settings.target} with {draft}"
+    import numba
+
+    return f"{counted(numba.get_num_threads(), 'thread')}, {settings.target} with {draft}"

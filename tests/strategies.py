@@ -7,19 +7,25 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from typing import Any
-from zlib import crc32
 
 import numpy as np
+import toys
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from minispec.drafters import SmallModelDrafter
 from minispec.sampling import Sampling
 
 Row = tuple[Fraction, ...]  # probabilities, summing to exactly 1
 Stop = Callable[[Sequence[int]], bool]
 
-# n_vocab, the most tokens that are possible at a place, tokens to write: thousands of paths at most
-SIZES = [(2, 2, 4), (3, 3, 3), (3, 2, 4), (4, 4, 2), (4, 3, 3), (4, 2, 4), (5, 5, 2), (5, 3, 3), (5, 2, 4), (5, 5, 1)]
+# n_vocab, the most tokens that are possible at a place, tokens to write: thousands of paths as a rule
+# fmt: off
+SIZES = [
+    (2, 2, 4), (3, 3, 3), (3, 2, 4), (4, 4, 2), (4, 3, 3), (4, 2, 4), (5, 5, 2), (5, 3, 3), (5, 2, 4), (5, 5, 1),
+    (3, 2, 5),
+]
+# fmt: on
 
 
 @st.composite
@@ -59,13 +65,13 @@ def mixed(pool: Sequence[Row], salt: int) -> Callable[[tuple[int, ...]], NDArray
 
     @cache
     def rule(context: tuple[int, ...]) -> NDArray[Any]:
-        return np.array(pool[crc32(repr((salt, context)).encode()) % len(pool)], dtype=object)
+        return np.array(pool[toys.whim(salt, context) % len(pool)], dtype=object)
 
     return rule
 
 
 @dataclass(frozen=True)
-class Toy:
+class Case:
     """Two context-dependent models and a run of the loop on them."""
 
     target: Callable[[tuple[int, ...]], NDArray[Any]]
@@ -75,8 +81,14 @@ class Toy:
     max_new_tokens: int
     n_draft: int
     n_ctx: int
-    drafter: str
+    drafter: str  # "model", "moody", "certain", or "narrow": a model whose context window ends early
     stop: Stop | None
+
+    def make_drafter(self, kind: type[toys.Table]) -> Any:
+        """The drafter, on a draft model of the same kind as the target."""
+        model = kind(self.draft, self.n_vocab, len(self.prompt) + 1 if self.drafter == "narrow" else self.n_ctx)
+        others = {"moody": toys.Moody(model), "certain": toys.certain(self.n_vocab, kind is toys.Exact)}
+        return others.get(self.drafter, SmallModelDrafter(model))
 
 
 def stop_at(end: tuple[int, ...]) -> Stop:
@@ -85,15 +97,15 @@ def stop_at(end: tuple[int, ...]) -> Stop:
 
 
 @st.composite
-def toys(draw: Any, tiny: bool = False) -> Toy:
+def cases(draw: Any, tiny: bool = False) -> Case:
     """Vocabulary 2 to 5, draft length 0 to 4, up to 4 new tokens; any drafter; limits and stops anywhere."""
     n_vocab, support, max_new_tokens = draw(st.sampled_from(SIZES))
     pairs = draw(st.lists(row_pairs(n_vocab, support, tiny), min_size=1, max_size=4))
     token = st.integers(0, n_vocab - 1)
-    end = draw(st.none() | st.none() | st.lists(token, min_size=1, max_size=2))
+    end = draw(st.none() | st.lists(token, min_size=1, max_size=1) | st.lists(token, min_size=1, max_size=2))
     salt = draw(st.integers(0, 99))
     prompt = tuple(draw(st.lists(token, min_size=1, max_size=3)))
-    return Toy(
+    return Case(
         target=mixed([one for one, _ in pairs], salt),
         draft=mixed([other for _, other in pairs], salt + draw(st.integers(0, 1))),
         n_vocab=n_vocab,
@@ -115,12 +127,18 @@ samplings = st.builds(
 
 
 @st.composite
-def histories(draw: Any, n: int) -> list[tuple[int, int]]:
-    """Passes that make a text of n tokens: (rows of rubbish to append and roll back first, rows to append)."""
-    passes: list[tuple[int, int]] = []
-    left = n
-    while left:
-        rubbish = draw(st.sampled_from([0, 0, 1, 2, 5]))
-        passes.append((rubbish, draw(st.integers(1, min(left, 9)))))
-        left -= passes[-1][1]
+def histories(draw: Any, n: int, n_ctx: int) -> list[tuple[int, int, int]]:
+    """Passes that make a text of n tokens, as (rubbish, kept, new).
+
+    Each appends rows of rubbish, rolls back to the first `kept` rows, sometimes further than the rubbish, and
+    appends the next rows of the text.
+    """
+    passes: list[tuple[int, int, int]] = []
+    length = 0
+    while length < n:
+        rubbish = min(draw(st.sampled_from([0, 0, 1, 2, 5])), n_ctx - length)
+        back = min(draw(st.sampled_from([0, 0, 0, 1, 7])), length)
+        new = draw(st.integers(min(back + 1, n - length + back), min(n - length + back, 16)))
+        passes.append((rubbish, length - back, new))
+        length += new - back
     return passes

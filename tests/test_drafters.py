@@ -60,3 +60,21 @@ def test_a_draft_ends_where_logits_are_broken(logit: float) -> None:
 
     drafting = SmallModelDrafter(Broken(table(4, 0).rule, 4)).start()
     assert len(drafting.draft([0], 6, Sampling(1.0), Dice(0)).tokens) == 2
+
+
+def test_a_small_model_reads_each_token_once() -> None:
+    """After a block, only the tokens that it has not guessed itself, or that came in another's place."""
+    read: list[int] = []
+
+    class Counted(Table):
+        def forward(self, ids: Any, cache: Any, n_logits: int | None = None) -> Any:
+            read.append(len(ids))
+            return super().forward(ids, cache, n_logits)
+
+    drafting = SmallModelDrafter(Counted(table(4, 0).rule, 4)).start()
+    guess = drafting.draft([0, 1, 2], 3, Sampling(), Dice(0)).tokens
+    assert read == [3, 1, 1]
+    drafting.draft([0, 1, 2, *guess, 1], 1, Sampling(), Dice(0))  # all kept, and a bonus
+    assert read[3:] == [2]
+    drafting.draft([0, 1, 2, guess[0], (guess[1] + 1) % 4], 1, Sampling(), Dice(0))  # one kept, one replaced
+    assert read[4:] == [1]

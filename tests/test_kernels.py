@@ -147,6 +147,18 @@ def test_work_shared_among_threads_has_the_bits_of_work_done_alone(n_past: int, 
 
 
 @pytest.mark.parametrize("ops", [reference, kernels], ids=["numpy", "numba"])
+@given(st.integers(1, 3), st.sampled_from([1, 5, 32, 33]), st.integers(1, 70), seeds)
+def test_what_was_stored_is_fetched(ops: Any, n_head: int, d_head: int, n: int, seed: int) -> None:
+    k, v = floats(seed, n_head, n, d_head), floats(seed + 1, n_head, n, d_head)
+    keys, values = filled_cache(ops, k, v, n + 3)
+    for length in (n, n // 2):
+        got = ops.fetch(keys, values, length)
+        assert [side.shape for side in got] == [(n_head, length, d_head)] * 2
+        assert np.array_equal(got[0], k[:, :length])
+        assert np.array_equal(got[1], v[:, :length])
+
+
+@pytest.mark.parametrize("ops", [reference, kernels], ids=["numpy", "numba"])
 def test_columns_of_a_packed_weight(ops: Any) -> None:
     weight = floats(0, 5, 70)
     ids = np.array([0, 69, 31, 32, 31])

@@ -57,7 +57,7 @@ class CacheHistory(RuleBasedStateMachine):
 
 
 TestCacheHistory = CacheHistory.TestCase
-TestCacheHistory.settings = settings(max_examples=15, stateful_step_count=20)
+TestCacheHistory.settings = settings(settings.default, stateful_step_count=20)
 
 
 def test_a_length_is_a_whole_number_of_any_width() -> None:

@@ -25,32 +25,6 @@ def random_ids(config: GPT2Config, n: int, seed: int) -> list[int]:
     return list(np.random.default_rng(seed).integers(0, config.n_vocab, n))
 
 
-@st.composite
-def split_texts(draw: Any) -> tuple[GPT2Config, list[int], list[int]]:
-    """A config, ids, and the sizes of the passes they are cut into."""
-    config = draw(configs)
-    n = draw(st.integers(1, config.n_ctx))
-    sizes: list[int] = []
-    while sum(sizes) < n:
-        sizes.append(draw(st.integers(1, n - sum(sizes))))
-    return config, random_ids(config, n, draw(st.integers(0, 99))), sizes
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@given(text=split_texts())
-def test_logits_have_the_same_bits_for_every_split_into_passes(
-    backend: str, text: tuple[GPT2Config, list[int], list[int]]
-) -> None:
-    config, ids, sizes = text
-    model = tiny_model(config, 0, backend)
-    whole = model.forward(ids, model.new_cache())
-    cache, start = model.new_cache(), 0
-    for size in sizes:
-        rows = model.forward(ids[start : start + size], cache)
-        assert rows.tobytes() == whole[start : start + size].tobytes()
-        start += size
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 @given(n_past=st.integers(0, 10), n_new=st.integers(2, 8), config=configs)
 def test_a_row_does_not_see_the_rows_after_it(backend: str, n_past: int, n_new: int, config: GPT2Config) -> None:
@@ -64,23 +38,6 @@ def test_a_row_does_not_see_the_rows_after_it(backend: str, n_past: int, n_new: 
         rows.append(model.forward(text[n_past:], cache))
     assert rows[0][:-1].tobytes() == rows[1][:-1].tobytes()
     assert rows[0][-1].tobytes() != rows[1][-1].tobytes()
-
-
-def test_bits_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    numba = pytest.importorskip("numba")
-    if numba.config.NUMBA_NUM_THREADS < 2:
-        pytest.skip("one core: there is nothing to compare")
-    model = tiny_model(ODD)
-    alone = model.forward(random_ids(ODD, 40, 2), model.new_cache()).tobytes()
-    monkeypatch.setattr(model.ops, "WORTH_SHARING", 0)  # even the smallest work is shared
-    before, results = numba.get_num_threads(), [alone]
-    try:
-        for threads in (1, 2, 1, 2):
-            numba.set_num_threads(threads)
-            results.append(model.forward(random_ids(ODD, 40, 2), model.new_cache()).tobytes())
-    finally:
-        numba.set_num_threads(before)
-    assert len(set(results)) == 1
 
 
 @given(configs, st.integers(1, 30), st.integers(0, 9))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ import pytest
 TESTS = Path(__file__).parent
 LAW = "test_exactness.py::test_the_law_is_the_targets_to_the_last_fraction"
 SAMPLED_LAW = "test_exactness.py::test_the_law_is_the_targets_with_temperature_top_k_and_top_p"
+FILTERED_LAW = "test_exactness.py::test_the_law_with_filters_where_all_is_possible"
+WHOLE_LAW = "test_exactness.py::test_the_law_where_all_is_possible"
 ACCEPT_RATE = "test_exactness.py::test_a_guess_is_kept_with_the_chance_of_the_overlap"
 GREEDY = "test_exactness.py::test_greedy_text_is_identical_in_plain_numpy"
 SAME_SEED = "test_exactness.py::test_sampled_text_of_a_seed_is_identical_in_plain_numpy"
@@ -36,6 +39,7 @@ class Mutant:
     old: str
     new: str
     caught_by: str
+    sign: str = "assert"  # what its report says: a comparison that failed, and not the crash of a clumsy change
 
 
 MUTANTS = [
@@ -46,7 +50,7 @@ MUTANTS = [
     Mutant("residual of draft over target", "speculative", "np.maximum(target_probs - draft_probs, 0)",
            "np.maximum(draft_probs - target_probs, 0)", LAW),
     Mutant("residual divides zero by zero", "speculative", " if total > 0 else target_probs", "",
-           "test_speculative.py::test_residual_of_equal_distributions_is_the_target"),
+           "test_speculative.py::test_residual_of_equal_distributions_is_the_target", "invalid value encountered"),
     Mutant("p and q swapped", "speculative", "choices.accept(target_probs[token], draft_probs[token])",
            "choices.accept(draft_probs[token], target_probs[token])", LAW),
     Mutant("accept only the target's favourite", "speculative",
@@ -56,7 +60,11 @@ MUTANTS = [
            ACCEPT_RATE),
     Mutant("accept with <= at probability 0", "speculative", "return bool(target_prob > 0 and kept)",
            "return bool(self.rng.random() * draft_prob <= target_prob)",
-           "test_sampling.py::test_acceptance_at_its_edges"),
+           "test_exactness.py::test_acceptance_at_its_edges"),
+    Mutant("a fourth guess taken on trust", "speculative",
+           "choices.accept(target_probs[token], draft_probs[token])",
+           "(target_probs[token] > 0 if i == 3 else choices.accept(target_probs[token], draft_probs[token]))",
+           ACCEPT_RATE),
     Mutant("bonus by argmax", "speculative",
            "choices.draw(sampling.probs(logits[-1], position + len(draft.tokens))), False",
            "int(np.argmax(sampling.probs(logits[-1], 0))), False", LAW),
@@ -70,28 +78,26 @@ MUTANTS = [
     Mutant("one uniform for draw and accept", "speculative", "self.rng = np.random.default_rng(int(seed))",
            "twice = (u for u in iter(np.random.default_rng(int(seed)).random, None) for _ in range(2));"
            "self.rng = type('Twice', (), {'random': lambda _: next(twice)})()",
-           "test_speculative.py::test_the_dice_of_the_real_loop_give_the_law"),
+           "test_exactness.py::test_the_dice_of_the_real_loop_give_the_law"),
     Mutant("a token of probability 0 drawn at a uniform of 0", "speculative", 'side="right"', 'side="left"',
-           "test_sampling.py::test_a_token_without_probability_is_never_drawn"),
+           "test_exactness.py::test_a_token_without_probability_is_never_drawn"),
     Mutant("a draw past the end where the sum rounds", "speculative", "        if token == len(cumulated):",
-           "        if False:", "test_sampling.py::test_a_token_without_probability_is_never_drawn"),
+           "        if False:", "test_exactness.py::test_a_token_without_probability_is_never_drawn"),
     # the loop
     Mutant("stop token looked for at the end of a block only", "speculative",
-           "            if finish:\n                break\n", "", LAW),
+           "            if finish:\n                break\n", "", WHOLE_LAW),
     Mutant("limit before stop", "speculative", "if self.stop is not None and n_new and",
            "if self.stop is not None and 0 < n_new < self.limit - self.n_prompt and",
            "test_speculative.py::test_stop_anywhere_in_a_block"),
     Mutant("a guess beyond the limit", "speculative", "min(n_draft, text.room - 1)", "min(n_draft, text.room)",
            "test_speculative.py::test_counts_of_a_run_worked_by_hand"),
-    Mutant("stale cache row after a rollback", "speculative", "cache.truncate(len(text.ids) - 1)",
-           "cache.truncate(min(len(text.ids), cache.length)) if n_accepted < len(draft.tokens) else None", GREEDY),
     Mutant("refused guess counted as kept", "speculative", "n_accepted += accepted", "n_accepted += 1", ACCEPT_RATE),
     # the drafter
     Mutant("argmax taken for a draw", "drafters.small_model", "tokens.append(choices.draw(probs[-1]))",
            "tokens.append(int(np.argmax(probs[-1])))", LAW),
     Mutant("top-p on one side only", "drafters.small_model", "tokens.append(choices.draw(probs[-1]))",
            "from dataclasses import replace; "
-           "tokens.append(choices.draw(replace(sampling, top_p=1.0).probs(logits, position)))", SAMPLED_LAW),
+           "tokens.append(choices.draw(replace(sampling, top_p=1.0).probs(logits, position)))", FILTERED_LAW),
     Mutant("drawn at another temperature than stated", "drafters.small_model",
            "tokens.append(choices.draw(probs[-1]))",
            "tokens.append(choices.draw(probs[-1] ** 2 / sum(probs[-1] ** 2)))", LAW),
@@ -99,8 +105,7 @@ MUTANTS = [
            "            pending = tokens[-1:]\n            if tokens[-1] == 0:\n"
            "                return Draft(tokens[:-1], probs[:-1])\n", LAW),
     Mutant("draft cache one short after a full accept", "drafters.small_model",
-           "        return Draft(tokens, probs)\n\n",
-           "        self.cached += pending\n        return Draft(tokens, probs)\n\n", CACHES),
+           "list(ids[len(self.cached) :])", "list(ids[-1:]) if self.cached else list(ids)", CACHES),
     Mutant("draft cache looks at lengths alone", "drafters.small_model", "if old != new), len(self.cached))",
            "if False), len(self.cached))", "test_drafters.py::test_a_small_model_forgets_what_no_longer_holds"),
     Mutant("a guess made for the place before", "drafters.small_model", "sampling.probs(logits, position)",
@@ -110,7 +115,7 @@ MUTANTS = [
            "test_sampling.py::test_equals_sorting"),
     Mutant("top-p not rescaled", "sampling", "probs[kept] / probs[kept].sum()", "probs[kept]", SAMPLED_LAW),
     Mutant("top-k keeps all that tie", "sampling", "keep[ties[: top_k - np.count_nonzero(keep)]] = True",
-           "keep[ties] = True", "test_sampling.py::test_equals_sorting"),
+           "keep[ties] = True", "test_sampling.py::test_top_k_keeps_exactly_k_and_the_lower_id_of_equals"),
     # same seed, same text
     Mutant("noise of the round, not of the place", "speculative", "sampling.probs(logits[i], position + i)",
            "sampling.probs(logits[i], position)", SAME_SEED),
@@ -121,6 +126,9 @@ MUTANTS = [
     Mutant("noise of another law", "gumbel", "rng.standard_exponential(n_vocab)", "rng.random(n_vocab)",
            "test_exactness.py::test_picks_by_noise_follow_their_law"),
     # the model and its cache
+    Mutant("stale cache row after a rollback", "model", "        self.ops.store(k, v, keys, values, cache.length)",
+           "        if not keys[:, cache.length].any():\n"
+           "            self.ops.store(k, v, keys, values, cache.length)", GREEDY),
     Mutant("a truncated cache keeps a row", "kv_cache", "self.length = int(length)",
            "self.length = min(self.length, int(length) + 1)", BITS),
     Mutant("positions counted from the start of a pass", "model", "self.wpe[n_past : n_past + n_new]",
@@ -136,6 +144,16 @@ MUTANTS = [
            "    piece = PIECE if x.shape[0] < 2 else 16\n"
            "    for start in range(0, panel.shape[0], piece):\n        stop = min(start + piece, panel.shape[0])\n",
            BITS),
+    Mutant("a row sees all keys of its tile", "kernels", "softmax_row(weights[r], n_past + first + r + 1, lanes)",
+           "softmax_row(weights[r], n_past + first + n_row, lanes)", BITS),
+    Mutant("one thread sums in another order than two", "kernels",
+           "    share = len(x) * weight.size >= WORTH_SHARING\n",
+           "    share = len(x) * weight.size >= WORTH_SHARING\n"
+           "    if __import__('numba').get_num_threads() == 1 and x.shape[1] > 1:\n"
+           "        half = x.shape[1] // 2\n"
+           "        first, rest = (linear(*map(np.ascontiguousarray, (x[:, part], weight[:, part])), 0 * bias)\n"
+           "                       for part in (slice(half), slice(half, None)))\n"
+           "        return first + rest + bias\n", BITS),
 ]  # fmt: skip
 
 
@@ -172,6 +190,7 @@ def test_the_suite_catches(mutant: Mutant, verdicts: dict[Mutant, Future[subproc
     assert child.returncode == 1, f"{mutant.caught_by} does not notice: {mutant.name}\n{report}"
     assert f"FAILED tests/{mutant.caught_by}" in report, report
     assert "1 failed" in report, report
+    assert re.search(rf"^E .*{mutant.sign}", report, re.MULTILINE), report
 
 
 def test_a_change_that_changes_nothing_is_not_caught(tmp_path: Path) -> None:

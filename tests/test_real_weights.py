@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from minispec import load_model, load_tokenizer
-from minispec.verify import KNOWN, Known, check_known
+from minispec.verify_known import KNOWN, Known, check_known
 
 
 def cached(name: str) -> Any:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from minispec.sampling import Sampling
 from minispec.speculative import Dice
@@ -123,57 +122,7 @@ def test_nonsense_is_refused_by_name(wrong: dict[str, Any]) -> None:
     assert Sampling(temperature=-0.0) == Sampling(0.0)
 
 
-# --- dice ----------------------------------------------------------------------------------------
-
-
-class Fixed:
-    """A generator that always says the same number."""
-
-    def __init__(self, value: float) -> None:
-        self.value = value
-
-    def random(self) -> float:
-        return self.value
-
-
-def dice(value: float) -> Dice:
-    fixed = Dice(0)
-    fixed.rng = Fixed(value)  # type: ignore[assignment]
-    return fixed
-
-
-@pytest.mark.parametrize("uniform", [0.0, 2.0**-1074, 0.5, 1 - 2.0**-24, 1 - 2.0**-53])
-@pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_a_token_without_probability_is_never_drawn(uniform: float, kind: Any) -> None:
-    probs = np.zeros(50_257, kind)
-    probs[3], probs[40_000] = 0.3, 0.7
-    assert dice(uniform).draw(probs) in (3, 40_000)
-    assert dice(0.0).draw(probs) == 3
-    assert dice(1 - 2.0**-53).draw(probs) == 40_000
-    for total in (0.1, 0.7, 3.0):  # rounding up u * total must not fall off the end
-        assert dice(1 - 2.0**-53).draw(np.array([total / 3] * 3 + [0.0], kind)) == 2
-
-
-@pytest.mark.parametrize("uniform", [0.0, 0.5, 1 - 2.0**-53])
-def test_acceptance_at_its_edges(uniform: float) -> None:
-    coin = dice(uniform)
-    assert not coin.accept(0.0, 0.0)
-    assert not coin.accept(0.0, 0.1)
-    assert coin.accept(0.1, 0.0)
-    assert coin.accept(0.3, 0.3)
-    assert coin.accept(5e-324, 5e-324)
-    assert not coin.accept(0.0, -1.0)
-    assert coin.accept(0.2, 0.4) == (uniform < 0.5)
-
-
-def test_draws_follow_their_law() -> None:
-    """False-alarm odds 1e-6 for each of the two checks; seeded."""
-    probs, coin, n = np.array([0.1, 0.0, 0.25, 0.05, 0.6]), Dice(1), 100_000
-    counts = np.bincount([coin.draw(probs) for _ in range(n)], minlength=5)
-    assert counts[1] == 0
-    assert stats.chisquare(counts[[0, 2, 3, 4]], n * probs[[0, 2, 3, 4]]).pvalue > 1e-6
-    accepted = sum(coin.accept(0.3, 0.8) for _ in range(n))
-    assert stats.binomtest(accepted, n, 0.3 / 0.8).pvalue > 1e-6
+# --- seeds ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "abc", None, True])

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import TINY
-from scipy import stats
 from toys import Contrary, Guesses, ListCache, Table, greedy_oracle, ids_of, table, tiny_model
 
 import minispec.speculative as module
@@ -20,7 +19,7 @@ from minispec.drafters import SmallModelDrafter
 from minispec.enumeration import law
 from minispec.plain import generate
 from minispec.sampling import Sampling
-from minispec.speculative import Dice, Draft, Step, residual, speculate
+from minispec.speculative import Draft, Step, residual, speculate
 
 ANY = Sampling(1.0)
 GREEDY = Sampling()
@@ -108,10 +107,31 @@ def test_stop_anywhere_in_a_block(place: int, n_draft: int, sampling: Sampling) 
     steps = write(stop)
     assert ids_of(steps) == whole[:end]
     assert steps[-1].finish == "stop"
-    assert sum(step.n_accepted for step in steps) <= end
+    assert [step.n_accepted for step in steps[:-1]] == [n_draft] * (len(steps) - 1)  # the target itself guessed
+    assert steps[-1].n_accepted == min(len(steps[-1].committed), n_draft)
     if sampling == GREEDY:
         assert write(stop, max_new_tokens=end)[-1].finish == "stop"  # a stop beats a limit at the same token
         assert ids_of(generate(model, [7], max_new_tokens=12, sampling=GREEDY, stop=stop)) == ids_of(steps)
+
+
+@pytest.mark.parametrize("n_draft", [0, 3])
+def test_a_text_that_reaches_both_limits_at_once_ends_by_length(n_draft: int) -> None:
+    model = table(3, 0, n_ctx=6)
+    options: Any = {"max_new_tokens": 5, "sampling": ANY}
+    steps = speculate(model, SmallModelDrafter(model), [0], n_draft=n_draft, **options)
+    assert {list(steps)[-1].finish, list(generate(model, [0], **options))[-1].finish} == {"length"}
+    options["max_new_tokens"] = 6
+    assert list(generate(model, [0], **options))[-1].finish == "context"
+
+
+def test_a_drafter_may_do_as_it_likes_with_the_ids_it_is_given() -> None:
+    def guess(ids: Any, n: int) -> list[int]:
+        ids.clear()
+        return [1] * n
+
+    model = table(3, 0)
+    options: Any = {"max_new_tokens": 6, "sampling": GREEDY}
+    assert ids_of(speculate(model, Guesses(3, guess), [0], **options)) == ids_of(generate(model, [0], **options))
 
 
 def test_a_draft_that_ends_the_text_does_not_if_the_target_goes_on() -> None:
@@ -146,6 +166,8 @@ def test_the_same_seed_writes_the_same_text_whatever_else_throws_dice() -> None:
     np.random.seed(3)  # noqa: NPY002
     assert write(0) == first
     assert len({write(seed) for seed in range(6)}) == 6
+    plain = {ids_of(generate(model, [1], max_new_tokens=25, sampling=ANY, seed=seed)) for seed in (0, 1, 2, 3, 2, 1)}
+    assert len(plain) == 4
 
 
 class BrokenDraft(Table):
@@ -235,53 +257,6 @@ def test_nonsense_is_refused_at_once(wrong: dict[str, Any], message: str) -> Non
     drafter, ids = call.pop("drafter"), call.pop("ids")
     with pytest.raises(ValueError, match=message):
         speculate(table(3, 0), drafter, ids, sampling=ANY, **call)
-
-
-class Counter:
-    """A generator that counts the numbers it gives."""
-
-    def __init__(self, rng: Any) -> None:
-        self.rng, self.count = rng, 0
-
-    def random(self) -> float:
-        self.count += 1
-        return float(self.rng.random())
-
-
-def test_the_dice_of_the_real_loop_give_the_law() -> None:
-    """Seeded; false-alarm odds 1e-6. A uniform used for both the coin and the draw shows here."""
-    target_probs, draft_probs, n = np.array([0.15, 0.35, 0.10, 0.40]), np.array([0.5, 0.2, 0.2, 0.1]), 20_000
-    target, drafter = Table(lambda _: target_probs, 4), SmallModelDrafter(Table(lambda _: draft_probs, 4))
-    dice = Dice(3)
-    counts = np.zeros((4, 4))
-    for _ in range(n):
-        steps = speculate(target, drafter, [0], max_new_tokens=2, sampling=ANY, n_draft=1, choices=dice)
-        counts[ids_of(steps)] += 1
-    assert stats.chisquare(counts.ravel(), n * np.outer(target_probs, target_probs).ravel()).pvalue > 1e-6
-
-
-def test_a_round_throws_no_dice_that_it_does_not_need() -> None:
-    """One draw a guess, one coin a guess that was judged, one draw at the end: none is used twice."""
-    thrown: list[str] = []
-
-    class Counting(Dice):
-        def accept(self, target_prob: Any, draft_prob: Any) -> bool:
-            thrown.append("coin")
-            return super().accept(target_prob, draft_prob)
-
-        def draw(self, probs: Any) -> int:
-            thrown.append("draw")
-            return super().draw(probs)
-
-    model = table(3, 4)
-    dice = Dice(0)
-    dice.rng = Counter(dice.rng)  # type: ignore[assignment]
-    dice.accept(0.3, 0.8), dice.draw(np.array([0.5, 0.5]))
-    assert dice.rng.count == 2  # type: ignore[attr-defined]
-    step = next(iter(speculate(model, SmallModelDrafter(model), [0], max_new_tokens=9, sampling=ANY, n_draft=3,
-                               choices=Counting(0))))  # fmt: skip
-    assert step.n_accepted == 3
-    assert thrown == ["draw"] * 3 + ["coin"] * 3 + ["draw"]
 
 
 # --- the file stands alone -----------------------------------------------------------------------------

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import find, given
 from hypothesis import strategies as st
-from strategies import histories, row_pairs, rows, samplings, toys
+from strategies import cases, histories, mixed, row_pairs, rows, samplings
 from toys import Table
 
 
@@ -39,19 +40,34 @@ def test_every_kind_of_pair_is_found(kind: Callable[[Any, Any], bool]) -> None:
     find(row_pairs(3, 3, tiny=True), lambda pair: kind(*pair))
 
 
-@given(toys(tiny=True), samplings)
-def test_toys_are_models_that_a_sampler_can_use(toy: Any, sampling: Any) -> None:
-    for rule in (toy.target, toy.draft):
-        probs = sampling.probs(Table(rule, toy.n_vocab).logits(toy.prompt))
+@given(cases(tiny=True), samplings)
+def test_cases_are_models_that_a_sampler_can_use(case: Any, sampling: Any) -> None:
+    for rule in (case.target, case.draft):
+        probs = sampling.probs(Table(rule, case.n_vocab).logits(case.prompt))
         assert abs(probs.sum() - 1) < 1e-12
 
 
-def test_toys_look_at_the_whole_context() -> None:
-    find(toys(), lambda toy: not np.array_equal(toy.target((0, 1, 1)), toy.target((1, 1, 1))))
+def test_a_rule_looks_at_the_whole_context() -> None:
+    pool = [(Fraction(1), Fraction(0)), (Fraction(0), Fraction(1))]
+    rules = [mixed(pool, salt) for salt in range(9)]
+    assert any(rule((0, 1, 1))[0] != rule((1, 1, 1))[0] for rule in rules)
+    assert len({tuple(rule((0, 1))[0] for rule in rules) for _ in range(3)}) == 1
 
 
-@given(st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), histories(n))))
-def test_histories_make_a_text_of_the_right_length(made: Any) -> None:
-    n, history = made
-    assert sum(rows for _, rows in history) == n
-    assert all(rows >= 1 and rubbish >= 0 for rubbish, rows in history)
+@given(st.integers(1, 40), st.data())
+def test_histories_make_a_text_of_the_right_length(n: int, data: Any) -> None:
+    length = 0
+    for rubbish, kept, new in data.draw(histories(n, 45)):
+        assert 0 <= kept <= length
+        assert new >= 1
+        assert length + rubbish <= 45
+        assert length < kept + new <= n
+        length = kept + new
+    assert length == n
+
+
+def test_histories_roll_back_into_the_text() -> None:
+    def rolls_back(history: list[tuple[int, int, int]]) -> bool:
+        return any(kept < before + new for (_, before, new), (_, kept, _) in pairwise(history))
+
+    find(histories(9, 45), rolls_back)

@@ -16,13 +16,18 @@ from toys import ODD, tiny_model
 import minispec
 import minispec.speculative as speculative
 import minispec.verify as verify
+import minispec.verify_known as verify_known
 from minispec.cli import main
 from minispec.drafters import SmallModelDrafter
+from minispec.kernels import fused
 from minispec.model import GPT2, GPT2Config
-from minispec.session import Pair
+from minispec.plain import generate
+from minispec.sampling import Sampling
+from minispec.session import Pair, Settings
 from minispec.speculative import Dice
 from minispec.verify import Check, Plan, run_check
-from minispec.verify_laws import Toy, fair_dice, joint_law, one_place_law, same_law
+from minispec.verify_known import Known, check_known, known_outputs
+from minispec.verify_laws import FixedRow, fair_dice, joint_law, one_place_law, same_law
 from minispec.verify_texts import Mismatch, same_bits, same_text
 
 SMALL = GPT2Config(n_layer=2, n_head=4, n_embd=32, n_ctx=32, n_vocab=260, n_inner=64)
@@ -85,14 +90,14 @@ def test_the_pair_in_the_box_passes(run: Any) -> None:
     assert status == 0
     result = json.loads(out)
     assert list(result) == [
-        "passed", "checks", "target", "draft", "weights", "backend", "seed", "logits_sha256", "seconds",
+        "passed", "checks", "left_out", "target", "draft", "weights", "backend", "seed", "logits_sha256", "seconds",
     ]  # fmt: skip
     assert result["passed"] is True
     names = [check["name"] for check in result["checks"]]
     assert [name for name in names if name != "golden"] == ["greedy", "gumbel", "bits", "law", "dice"]
-    assert ("golden" in names) == verify.fused()
+    assert ("golden" in names) == fused()
     for check in result["checks"]:
-        assert list(check) == ["name", "passed", "detail"]
+        assert list(check) == ["name", "passed", "detail", "seconds", "seed"]
         assert check["passed"] is True
     assert (result["target"], result["draft"], result["seed"]) == ("story-target", "story-draft", 3)
     assert set(result["logits_sha256"]) == {"story-target", "story-draft"}
@@ -139,8 +144,9 @@ def test_thorough_goes_on_for_that_time(run: Any, folders: list[str]) -> None:
     assert status == 0
     result = json.loads(out)
     assert 1.2 <= result["seconds"] < 20
-    sizes = {check["name"]: int(check["detail"].split()[0]) for check in result["checks"]}
-    assert sizes["dice"] > 1  # there is one in an ordinary run
+    sizes = {check["name"]: int(check["detail"].split()[0].replace(",", "")) for check in result["checks"]}
+    assert sizes["dice"] > 200  # texts of one trial
+    assert sizes["greedy"] >= 24  # never fewer than in an ordinary run
     assert run(*folders, "--thorough", "--quick")[0] == 2
 
 
@@ -151,25 +157,28 @@ def test_trials_pass_for_small_windows_and_vocabularies(config: GPT2Config, draf
     pair = tiny_pair(config, draft=draft, backend=backend)
     for seed in range(3):
         for trial in (same_text, lambda pair, rng: same_text(pair, rng, sampled=True), same_bits, same_law):
-            assert trial(pair, np.random.default_rng(seed)) > 0
+            assert all(trial(pair, np.random.default_rng(seed)).values())
 
 
-def test_a_window_of_one_token_leaves_nothing_to_write() -> None:
-    pair = tiny_pair(GPT2Config(n_layer=1, n_head=1, n_embd=8, n_ctx=1, n_vocab=9, n_inner=8))
-    assert same_text(pair, np.random.default_rng(0)) == 0
-    assert same_bits(pair, np.random.default_rng(0)) == 2
-    assert same_law(pair, np.random.default_rng(0)) > 0
+@pytest.mark.parametrize("n_ctx", [1, 2])
+def test_a_window_without_room_for_a_guess_is_no_pass(n_ctx: int) -> None:
+    pair = tiny_pair(GPT2Config(n_layer=1, n_head=1, n_embd=8, n_ctx=n_ctx, n_vocab=9, n_inner=8))
+    check = run_check(Plan("greedy", same_text, 2, ""), pair, 0, quiet=True)
+    assert not check.passed
+    assert "nothing to compare: no " in check.detail
+    assert all(same_bits(pair, np.random.default_rng(0)).values())
+    assert all(same_law(pair, np.random.default_rng(0)).values())
 
 
 def test_trials_follow_from_the_seed_alone() -> None:
     def seen(seed: int, seconds: float | None = None) -> list[int]:
         numbers: list[int] = []
 
-        def trial(_: Pair, rng: Any) -> int:
+        def trial(_: Pair, rng: Any) -> dict[str, int]:
             numbers.append(int(rng.integers(1 << 40)))
-            return 1
+            return {}
 
-        run_check(Plan("greedy", trial, 3, "", "text"), tiny_pair(), seed, seconds, quiet=True)
+        run_check(Plan("greedy", trial, 3, ""), tiny_pair(), seed, seconds, quiet=True)
         return numbers
 
     first, second = seen(7), seen(8)
@@ -203,7 +212,7 @@ def test_logits_that_depend_on_company(run: Any, folders: list[str], monkeypatch
     status, out, _ = run(*folders, "--quick", "--seed", "5", "--threads", "1")
     assert status == 1
     assert "bits           FAILED   trial 1 of seed 5: position " in out
-    again = f"minispec verify --target {folders[1]} --draft {folders[3]} --seed 5 --threads 1 --quick"
+    again = f"minispec verify --only bits --target {folders[1]} --draft {folders[3]} --seed 5 --threads 1 --quick"
     assert f"to see it again: {again}" in out
     assert out.splitlines()[-1].startswith("NOT EXACT: ")
     assert "bits" in out.splitlines()[-1]
@@ -214,18 +223,101 @@ def bits_of_many(pair: Pair) -> None:
         same_bits(pair, np.random.default_rng(seed))
 
 
-def test_a_cache_row_that_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+def texts_of_many(pair: Pair) -> None:
+    for seed in range(20):
+        same_text(pair, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_cache_row_that_is_wrong_where_nothing_reads_it(monkeypatch: pytest.MonkeyPatch, side: int) -> None:
+    """The last row's keys or values are off after a pass, and right again before the next."""
     forward = GPT2.forward
+    spoilt: list[Any] = []
 
     def wrong(self: GPT2, ids: Any, cache: Any, n_logits: int | None = None) -> Any:
+        while spoilt:
+            array, place, value = spoilt.pop()
+            array[place] = value
+        past = cache.length
         logits = forward(self, ids, cache, n_logits)
-        if len(ids) == 4:  # nothing reads the last position's keys in this pass
-            cache.layers[0][0].reshape(-1)[:] += np.float32(1e-3)
+        if past:
+            array, t = cache.layers[-1][side], cache.length - 1
+            place = (0, t // 32, 0, t % 32) if side == 0 else (0, 0, t, 0)
+            spoilt.append((array, place, array[place]))
+            array[place] += np.float32(1e-3)
         return logits
 
     monkeypatch.setattr(GPT2, "forward", wrong)
-    with pytest.raises(Mismatch, match=r"position \d+, column \d+: .* in one pass over all"):
+    with pytest.raises(Mismatch, match=f"{('keys', 'values')[side]} of layer 1"):
         bits_of_many(tiny_pair())
+
+
+FAR = GPT2Config(n_layer=1, n_head=2, n_embd=16, n_ctx=128, n_vocab=99, n_inner=16)
+
+
+@pytest.mark.parametrize("trials", [bits_of_many, texts_of_many])
+def test_a_fault_far_into_the_context_window(monkeypatch: pytest.MonkeyPatch, trials: Any) -> None:
+    forward = GPT2.forward
+
+    def wrong(self: GPT2, ids: Any, cache: Any, n_logits: int | None = None) -> Any:
+        far = cache.length > 110 and len(ids) > 1
+        logits = forward(self, ids, cache, n_logits)
+        return -logits if far else logits
+
+    monkeypatch.setattr(GPT2, "forward", wrong)
+    with pytest.raises(Mismatch):
+        trials(tiny_pair(FAR))
+
+
+def test_noise_that_changes(run: Any, folders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from minispec.gumbel import Gumbel
+
+    rng = np.random.default_rng(0)
+    monkeypatch.setattr(Gumbel, "noise", lambda self, position, n_vocab: rng.standard_exponential(n_vocab))
+    status, out, _ = run(*folders, "--quick", "--json", "--only", "greedy", "--only", "gumbel")
+    assert status == 1
+    assert failing(out) == {"gumbel"}
+
+
+def test_a_text_that_ends_for_another_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    from minispec import verify_texts
+
+    def wrong(*arguments: Any, **options: Any) -> Any:
+        for step in speculative.speculate(*arguments, **options):
+            yield replace(step, finish="context") if step.finish == "length" else step
+
+    monkeypatch.setattr(verify_texts, "speculate", wrong)
+    with pytest.raises(Mismatch, match="the text ends by 'context', plain decoding ends by 'length'"):
+        texts_of_many(tiny_pair(FAR))
+
+
+def test_a_draft_model_that_fails(run: Any, folders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = GPT2.forward
+
+    def wrong(self: GPT2, ids: Any, cache: Any, n_logits: int | None = None) -> Any:
+        if self.wte[0, 0, 0] != target.wte[0, 0, 0]:
+            raise ZeroDivisionError("a fault in the draft model")
+        return forward(self, ids, cache, n_logits)
+
+    target = minispec.load_model(folders[1])
+    monkeypatch.setattr("minispec.verify_known.logits_hashes", lambda *_: {})
+    monkeypatch.setattr(GPT2, "forward", wrong)
+    status, out, _ = run(*folders, "--quick", "--json", "--only", "greedy")
+    assert status == 1
+    assert failing(out) == {"greedy"}
+    assert "ZeroDivisionError: a fault in the draft model" in out
+
+
+def test_a_drafter_that_never_guesses(run: Any, folders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from minispec.drafters.small_model import SmallModelDrafting
+
+    monkeypatch.setattr(SmallModelDrafting, "draft", lambda *_: speculative.Draft([], []))
+    status, out, _ = run(*folders, "--quick", "--json", "--coupling", "gumbel")
+    assert status == 1
+    assert failing(out) == {"greedy", "gumbel"}
+    assert "round 0 has 0 guesses with room for" in out
 
 
 @pytest.mark.usefixtures("few_dice")
@@ -347,21 +439,41 @@ def test_dice_that_use_a_uniform_twice(run: Any, folders: list[str], monkeypatch
     assert "expected within" in detail
 
 
-@pytest.mark.skipif(not verify.fused(), reason="the hashes are those of compiled fused multiply-add")
-def test_a_weight_that_is_another(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_coin_that_is_a_little_too_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        Dice, "accept", lambda self, target_prob, draft_prob: self.rng.random() * draft_prob < 1.04 * target_prob
+    )
+    with pytest.raises(Mismatch, match=r"a coin of 0\.3 for 0\.8"):
+        fair_dice(tiny_pair(), np.random.default_rng(0), 30_000)
+
+
+def test_a_law_that_is_a_little_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    residual = speculative.residual
+
+    def wrong(target_probs: Any, draft_probs: Any) -> Any:
+        probs = residual(target_probs, draft_probs)
+        return probs + 1e-9 * (np.roll(probs, 1) - probs)
+
+    monkeypatch.setattr(speculative, "residual", wrong)
+    with pytest.raises(Mismatch, match="from the target alone"):
+        laws_of_many(one_place_law, tiny_pair(draft=False))
+
+
+@pytest.mark.skipif(not fused(), reason="the hashes are those of compiled fused multiply-add")
+@pytest.mark.parametrize("name", ["story-target", "story-draft"])
+def test_a_weight_that_is_another(run: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     load_model = minispec.load_model
 
     def changed(*arguments: Any) -> GPT2:
         model = load_model(*arguments)
-        model.ln_f.bias[3] = np.nextafter(model.ln_f.bias[3], np.float32(np.inf))
+        if arguments[0] == name:
+            model.ln_f.bias[3] = np.nextafter(model.ln_f.bias[3], np.float32(np.inf))
         return model
 
     monkeypatch.setattr("minispec.weights.load_model", changed)
-    monkeypatch.setattr(verify, "same_text", lambda *_, **__: 0)
-    monkeypatch.setattr(verify, "same_bits", lambda *_: 0)
-    status, out, _ = run("--quick", "--json", "--coupling", "gumbel")
+    status, out, _ = run("--json", "--only", "golden")
     assert status == 1
-    assert failing(out) == {"golden"}
+    assert f"the logits of {name} have sha256" in json.loads(out)["checks"][0]["detail"]
 
 
 def test_known_outputs_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,19 +482,35 @@ def test_known_outputs_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(_: str) -> Any:
         return pair.target, pair.tokenizer
 
-    known = verify.Known("gpt2", (1, 2), 4, draft="gpt2", passes=1)
-    verify.check_known(known, load)
+    known = Known("gpt2", (1, 2), 4, draft="gpt2", passes=1)
+    check_known(known, load)
     with pytest.raises(Mismatch, match="1 passes, which should be 3"):
-        verify.check_known(verify.Known("gpt2", (1, 2), 4, draft="gpt2", passes=3), load)
+        check_known(Known("gpt2", (1, 2), 4, draft="gpt2", passes=3), load)
     with pytest.raises(Mismatch, match=r"continues \(1, 2\) by"):
-        verify.check_known(verify.Known("gpt2", (1, 2), 2, (0, 0)), load)
+        check_known(Known("gpt2", (1, 2), 2, (0, 0)), load)
+
+
+def test_every_known_output_that_is_at_hand_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = tiny_pair()
+    new = generate(pair.target, [1, 2], max_new_tokens=3, sampling=Sampling())
+    right = Known("tiny", (1, 2), 3, tuple(token for step in new for token in step.committed))
+    monkeypatch.setattr(verify_known, "absent", lambda known: known.target if known.target == "absent" else None)
+    settings = Settings(target="tiny", draft="none")
+    for wrong, text in (((), None), ((0, 0, 0), "continues")):
+        known = (right, Known("tiny", (1, 2), 3, wrong)) if wrong else (right, Known("absent", (1, 2), 3, (0, 0, 0)))
+        monkeypatch.setattr(verify_known, "KNOWN", known)
+        if text is None:
+            assert known_outputs(pair, np.random.default_rng(0), settings) == {"texts": 1}
+        else:
+            with pytest.raises(Mismatch, match=text):
+                known_outputs(pair, np.random.default_rng(0), settings)
 
 
 def test_an_error_in_a_trial_is_a_failed_check() -> None:
-    def trial(*_: Any) -> int:
+    def trial(*_: Any) -> dict[str, int]:
         raise ValueError("the logits hold nan")
 
-    check = run_check(Plan("greedy", trial, 2, "", "text"), tiny_pair(), 4, quiet=True)
+    check = run_check(Plan("greedy", trial, 2, ""), tiny_pair(), 4, quiet=True)
     assert check == Check("greedy", False, "trial 1 of seed 4: the logits hold nan", check.seconds, 4)
 
 
@@ -407,7 +535,7 @@ def test_threads_are_as_before_after_a_failure(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_toy_has_the_probabilities_of_the_example() -> None:
-    toy = Toy(np.array([0.15, 0.35, 0.10, 0.40]))
+    toy = FixedRow(np.array([0.15, 0.35, 0.10, 0.40]))
     cache = toy.new_cache()
     assert np.allclose(np.exp(toy.forward([0, 1], cache)), [[0.15, 0.35, 0.10, 0.40]] * 2)
     assert cache.length == 2
@@ -419,7 +547,10 @@ def test_the_toy_has_the_probabilities_of_the_example() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["Once upon a time"], "extra argument"),
+        (["Once upon a time"], "verify takes no prompt"),
+        (["--thorough", "0"], "'0' cannot be used: give a number, 0.01 or more"),
+        (["--only", "laws"], "'laws'"),
+        (["--only", "law", "--coupling", "gumbel"], "nothing to check"),
         (["--quick", "--thorough", "2"], "give one"),
         (["--thorough", "x"], "'x' cannot be used: give a number"),
         (["--coupling", "best"], "best"),

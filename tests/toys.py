@@ -10,12 +10,14 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
+import pytest
 from checkpoints import TINY, tiny_tensors
 from numpy.typing import NDArray
 
 from minispec.drafters import SmallModelDrafter
 from minispec.model import GPT2, GPT2Config
 from minispec.speculative import Draft
+from minispec.weights import load_model
 
 Rule = Callable[[tuple[int, ...]], NDArray[Any]]
 
@@ -29,16 +31,12 @@ def tiny_model(config: GPT2Config = TINY, seed: int = 0, backend: str = "numba")
 
 
 @contextmanager
-def threads(n: int) -> Iterator[None]:
-    """Run on n threads, or on as many as there are."""
-    import numba
-
-    before = numba.get_num_threads()
-    numba.set_num_threads(min(n, int(numba.config.NUMBA_NUM_THREADS)))  # type: ignore[attr-defined]
-    try:
+def all_work_shared(model: GPT2) -> Iterator[None]:
+    """Share even the smallest work among threads."""
+    with pytest.MonkeyPatch.context() as patch:
+        if model.backend == "numba":
+            patch.setattr(model.ops, "WORTH_SHARING", 0)
         yield
-    finally:
-        numba.set_num_threads(before)
 
 
 @dataclass
@@ -208,3 +206,56 @@ class Teasing(SmallModelDrafter):
 
         inner.draft = draft  # type: ignore[method-assign]
         return inner
+
+
+@cache
+def story_model(name: str, backend: str) -> Any:
+    return load_model(name, backend=backend)
+
+
+def drafter_for(target: Any, temper: str, backend: str) -> Any:
+    """A drafter for a target, by its temper: trained, random, adversarial, erratic, or the target itself."""
+    n_vocab = target.n_vocab
+    other = story_model("story-draft", backend) if n_vocab == 4096 else tiny_model(target.config, 1, backend)
+    drafters: dict[str, Callable[[], Any]] = {
+        "itself": lambda: SmallModelDrafter(target),
+        "another": lambda: SmallModelDrafter(other),
+        "contrary": lambda: SmallModelDrafter(Contrary(target)),
+        "teasing": lambda: Teasing(target),
+        "moody": lambda: Moody(other),
+        "rubbish": lambda: certain(n_vocab),
+    }
+    return drafters[temper]()
+
+
+TEMPERS = ["itself", "another", "contrary", "teasing", "moody", "rubbish"]
+
+
+# --- looking into caches -------------------------------------------------------------------------
+
+
+def bits(model: GPT2, cache: Any) -> list[bytes]:
+    """Keys and values of every layer, as far as the cache is filled."""
+    return [side.tobytes() for layer in cache.layers for side in model.ops.fetch(*layer, cache.length)]
+
+
+def fresh_bits(model: Any, ids: Sequence[int]) -> list[bytes]:
+    fresh = model.new_cache()
+    if ids:
+        model.forward(ids, fresh)
+    return bits(model, fresh)
+
+
+class Watched:
+    """A model that notes the caches it hands out."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.n_ctx, self.n_vocab = model, model.n_ctx, model.n_vocab
+        self.caches: list[Any] = []
+
+    def new_cache(self) -> Any:
+        self.caches.append(self.model.new_cache())
+        return self.caches[-1]
+
+    def forward(self, ids: Sequence[int], cache: Any, n_logits: int | None = None) -> Any:
+        return self.model.forward(ids, cache, n_logits)

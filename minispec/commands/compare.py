@@ -1,0 +1,70 @@
+"""`minispec compare`: the same text both ways."""
+
+from __future__ import annotations
+
+import json
+from operator import attrgetter
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from minispec.commands.shared import note, prepare, text_of
+from minispec.options import Number, read_prompt, settings_from, shared_options
+
+if TYPE_CHECKING:
+    from minispec.trace import Run
+
+
+@click.command(short_help="Plain and speculative: same text? how much faster?")
+@shared_options
+@click.option("--repetitions", type=Number(int, 1), default=5, show_default=True, metavar="N",
+              help="Times each way is run, in turn; the medians count.")  # fmt: skip
+def compare(
+    prompt: str | None, prompt_option: str | None, prompt_file: str | None, repetitions: int, **options: Any
+) -> None:
+    """Write the same text plainly and speculatively: is it the same, and how much faster?"""
+    settings = settings_from(options)
+    from minispec.session import decode
+    from minispec.trace import run_all
+    from minispec.viz import comparison, rounds, why_slower
+
+    if settings.draft_name is None or settings.num_draft_tokens == 0:
+        raise click.UsageError("compare needs guesses to compare: give -d a draft model and -k 1 or more")
+    text = read_prompt(prompt, prompt_option, prompt_file)
+    pair, ids = prepare(settings, text, options["quiet"])
+
+    def write(plain: bool) -> Run:
+        return run_all(ids, decode(settings, pair, ids, plain=plain))
+
+    write(True), write(False)  # warm-up
+    runs = [(write(True), write(False)) for _ in range(repetitions)]
+    sides = list(zip(*runs, strict=True))
+    plain, speculative = (sorted(side, key=attrgetter("seconds"))[repetitions // 2] for side in sides)
+    same = None
+    if settings.determined:
+        same = all(one.ids == other.ids and one.finish == other.finish for one, other in runs)
+    plain_seconds, speculative_seconds = (median(run.seconds for run in side) for side in sides)
+    speedup = plain_seconds / speculative_seconds if speculative.ids else 1.0
+    if options["as_json"]:
+        both = {
+            name: run.as_json(text_of(run, pair, settings), settings.as_json() | extra)
+            for name, run, extra in (
+                ("plain", plain, {"draft": None, "num_draft_tokens": 0}),
+                ("speculative", speculative, {}),
+            )
+        }
+        click.echo(json.dumps({"identical": same, **both, "speedup": speedup, "repetitions": repetitions}))
+    else:
+        if not options["quiet"]:
+            click.echo(text + text_of(speculative, pair, settings) + "\n")
+        pairs = sorted(one.seconds / other.seconds for one, other in runs if other.ids)
+        if options["verbose"]:
+            for line in rounds(speculative, pair.tokenizer):
+                note(line)
+        seed = settings.seed if settings.temperature > 0 else None
+        click.echo(comparison(plain, speculative, same, speedup, pairs, seed))
+    if speedup < 1:
+        click.echo(why_slower(plain, speculative), err=options["as_json"])
+    if same is False:
+        raise SystemExit(1)

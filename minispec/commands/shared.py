@@ -1,0 +1,76 @@
+"""What the commands do alike: say what is going on, load a pair, read a prompt."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from minispec.session import Pair, Settings
+    from minispec.trace import Run
+
+
+def note(text: str) -> None:
+    """A line for the reader, on standard error."""
+    click.echo(text, err=True)
+
+
+@contextmanager
+def announced(message: str, quiet: bool, after: float = 1.0) -> Iterator[None]:
+    """Say what is going on if it takes longer than `after` seconds."""
+    timer = threading.Timer(after, note, [message])
+    timer.daemon = True
+    if not quiet:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def load(settings: Settings, quiet: bool) -> Pair:
+    """A loaded pair, with the kernels compiled."""
+    from minispec.session import open_pair
+
+    with announced(f"loading {settings.target} ...", quiet):
+        pair = open_pair(settings)
+    with announced("preparing the kernels (the first start of an installation compiles them, about 10 s) ...", quiet):
+        pair.target.ops.warm_up()
+    return pair
+
+
+def prepare(settings: Settings, prompt: str, quiet: bool) -> tuple[Pair, list[int]]:
+    """A loaded pair and the prompt's ids, checked."""
+    pair = load(settings, quiet)
+    ids = pair.tokenizer.encode(prompt)
+    if len(ids) >= pair.target.n_ctx:
+        raise click.UsageError(
+            f"the prompt has {len(ids)} tokens and {settings.target} a context window of {pair.target.n_ctx}: "
+            f"shorten it to {pair.target.n_ctx - 1} or fewer"
+        )
+    if not quiet:
+        for line in hints(settings, prompt):
+            note(line)
+    return pair, ids
+
+
+def hints(settings: Settings, prompt: str) -> Iterator[str]:
+    """What was asked for and will not do what one may expect."""
+    if settings.temperature == 0 and (settings.top_k or settings.top_p < 1):
+        yield "note: --top-k and --top-p have no effect at temperature 0: add --temperature 1"
+    if settings.temperature == 0 and settings.coupling != "optimal":
+        yield "note: --coupling has no effect at temperature 0: add --temperature 1"
+    if prompt != prompt.rstrip(" "):
+        yield "note: the prompt ends in a space, but words begin with theirs: the text is better without it"
+
+
+def text_of(run: Run, pair: Pair, settings: Settings) -> str:
+    """The text of a whole run, cut before a stop."""
+    from minispec.tokenizer import TextStream
+
+    stream = TextStream(pair.tokenizer, settings.stop)
+    return "".join(stream.push(token) for token in run.ids) + stream.flush()

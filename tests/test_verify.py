@@ -26,8 +26,9 @@ from minispec.sampling import Sampling
 from minispec.session import Pair, Settings
 from minispec.speculative import Dice
 from minispec.verify import Check, Plan, run_check
+from minispec.verify_dice import FixedRow, fair_dice
 from minispec.verify_known import Known, check_known, known_outputs
-from minispec.verify_laws import FixedRow, fair_dice, joint_law, one_place_law, same_law
+from minispec.verify_laws import joint_law, one_place_law, same_law
 from minispec.verify_texts import Mismatch, same_bits, same_text
 
 SMALL = GPT2Config(n_layer=2, n_head=4, n_embd=32, n_ctx=32, n_vocab=260, n_inner=64)

@@ -32,7 +32,7 @@ SIZES = [
 def rows(draw: Any, n_vocab: int, support: int, tiny: bool = False) -> Row:
     """A distribution on at most `support` tokens: one-hot, tied, of small integers, or (tiny) with denormals."""
     tokens = draw(st.permutations(range(n_vocab)))[: draw(st.sampled_from([support, support, (support + 1) // 2, 1]))]
-    few = st.sampled_from([Fraction(1), Fraction(2), Fraction(3), Fraction(9)])
+    few = st.sampled_from([Fraction(1), Fraction(2), Fraction(3), Fraction(9), Fraction(30)])
     rare = st.sampled_from([Fraction(5e-324), Fraction(2.3e-308), Fraction(1e-20), Fraction(1)])
     weight = draw(st.sampled_from([few, st.just(Fraction(1)), rare if tiny else few]))
     weights = dict(zip(tokens, [Fraction(1), *(draw(weight) for _ in tokens[1:])], strict=True))

@@ -105,7 +105,7 @@ def decode(settings: Settings, pair: Pair, prompt_ids: Sequence[int], *, plain: 
     from minispec.tokenizer import stop_rule
 
     sampling: Sampler = Sampling(settings.temperature, settings.top_k, settings.top_p)
-    if settings.coupling == "gumbel":
+    if settings.coupling == "gumbel" and settings.temperature > 0:  # greedy decoding needs no noise
         sampling = Gumbel(sampling, settings.seed)
     stop = stop_rule(pair.tokenizer, settings.stop)
     if plain or pair.drafter is None:

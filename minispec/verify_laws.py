@@ -68,7 +68,8 @@ class ReadTexts:
         return len(self.ids)
 
     def truncate(self, length: int) -> None:
-        """Forget all but the first `length`."""
+        """Forget all but the first `length`, of which there must be so many."""
+        assert 0 <= length <= self.length
         del self.ids[length:]
 
 

@@ -329,16 +329,25 @@ def test_a_truncated_file_is_refused_before_any_text(run: Any, tmp_path: Path) -
 # --- as a process ------------------------------------------------------------------------------------
 
 
-def test_help_is_quick_to_load_and_names_the_options() -> None:
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("generate", "--target --model --draft --num-draft-tokens --temp --stop --coupling --json --offline"),
+        ("compare", "--target --draft --num-draft-tokens --temp --coupling --repetitions --json"),
+        ("verify", "--target --draft --threads --seed --coupling --only --quick --thorough --json"),
+    ],
+)
+def test_help_is_quick_to_load_and_names_the_options(command: str, options: str) -> None:
     script = (
         "import sys; from minispec.cli import main\n"
-        "try: main(['generate', '--help'])\n"
-        "finally: print(sorted(set(sys.modules) & {'numpy', 'numba', 'tiktoken', 'huggingface_hub'}))"
+        f"try: main(['{command}', '--help'])\n"
+        "finally: print(sorted(set(sys.modules) & {'numpy', 'numba', 'tiktoken', 'huggingface_hub', 'tqdm'}))"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert result.stdout.strip().endswith("[]")
-    for option in ("--target", "--model", "--draft", "--num-draft-tokens", "--temp", "--stop", "--json", "--offline"):
+    for option in options.split():
         assert option in result.stdout
+    assert ("--num-draft-tokens" in result.stdout) == (command != "verify")
 
 
 @pytest.mark.parametrize("first", ["import minispec", "import minispec.session, minispec.plain, minispec.cli"])

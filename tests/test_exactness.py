@@ -1,4 +1,4 @@
-"""What minispec promises, tested on the real loop. Break any rule in it, and this file goes red.
+"""What minispec promises, tested on the real loop. Change a text, its law or a bit, and this file goes red.
 
 The law       sampled text has exactly the target's law: every outcome is walked, none is estimated
 Consequences  how often guesses are kept, how many tokens a pass writes: to the last fraction
@@ -38,6 +38,7 @@ from minispec.plain import generate
 from minispec.sampling import Sampling
 from minispec.speculative import Dice, Step, speculate
 from minispec.verify_known import GOLDEN, logits_hash
+from minispec.verify_laws import AsTheyAre
 from minispec.verify_texts import threads
 
 BACKENDS = ["numba", "numpy"]
@@ -54,7 +55,7 @@ def test_the_textbook_example() -> None:
 
     def first(choices: Script) -> tuple[int, int]:
         """Run the real loop with these choices: guesses kept in the first round, and the first token written."""
-        options: Any = {"max_new_tokens": 2, "n_draft": 1, "sampling": toys.AsTheyAre(), "choices": choices}
+        options: Any = {"max_new_tokens": 2, "n_draft": 1, "sampling": AsTheyAre(), "choices": choices}
         step = next(speculate(target, SmallModelDrafter(draft), [0], **options))
         return step.n_accepted, step.committed[0]
 
@@ -118,7 +119,7 @@ def differences(got: dict[Outcome, Any], expected: dict[Outcome, Any], tolerance
 def test_the_law_is_the_targets_to_the_last_fraction(case: Case) -> None:
     expected = targets_law(case, case.target)
     assert sum(expected.values()) == 1
-    for got in laws(case, toys.Exact, toys.AsTheyAre()):
+    for got in laws(case, toys.Exact, AsTheyAre()):
         assert got == expected
 
 
@@ -153,7 +154,7 @@ def test_the_law_where_all_is_possible(n_vocab: int, n: int, n_draft: int, stop:
     ends = None if stop is None else (lambda new: new[-1] == stop)
     case = Case(one.rule, other.rule, n_vocab, (0,), n, n_draft, 64, drafter, ends)
     expected = targets_law(case, one.rule)
-    for got in laws(case, toys.Exact, toys.AsTheyAre()):
+    for got in laws(case, toys.Exact, AsTheyAre()):
         assert not differences(got, expected)
 
 
@@ -168,7 +169,7 @@ models = st.integers(2, 4).flatmap(lambda n: st.lists(row_pairs(n, 3), min_size=
 
 
 def steps_of(target: toys.Table, draft: toys.Table, n: int, n_draft: int) -> Callable[[Script], Iterator[Step]]:
-    options: Any = {"max_new_tokens": n, "n_draft": n_draft, "sampling": toys.AsTheyAre()}
+    options: Any = {"max_new_tokens": n, "n_draft": n_draft, "sampling": AsTheyAre()}
     return lambda choices: speculate(target, SmallModelDrafter(draft), [0], choices=choices, **options)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import TINY
-from toys import Contrary, Guesses, ListCache, Table, greedy_oracle, ids_of, table, tiny_model
+from toys import Contrary, Guesses, Table, greedy_oracle, ids_of, table, tiny_model
 
 import minispec.speculative as module
 from minispec.drafters import SmallModelDrafter
@@ -20,6 +20,7 @@ from minispec.enumeration import law
 from minispec.plain import generate
 from minispec.sampling import Sampling
 from minispec.speculative import Draft, Step, residual, speculate
+from minispec.verify_laws import ReadTexts
 
 ANY = Sampling(1.0)
 GREEDY = Sampling()
@@ -173,7 +174,7 @@ def test_the_same_seed_writes_the_same_text_whatever_else_throws_dice() -> None:
 class BrokenDraft(Table):
     """A model whose logits are not numbers at every third position."""
 
-    def forward(self, ids: Sequence[int], cache: ListCache, n_logits: int | None = None) -> Any:
+    def forward(self, ids: Sequence[int], cache: ReadTexts, n_logits: int | None = None) -> Any:
         logits = super().forward(ids, cache, n_logits)
         positions = len(cache.ids) - np.arange(len(logits))[::-1, None]
         return np.where(positions % 3 == 0, np.nan, logits)

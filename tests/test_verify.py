@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -564,16 +562,3 @@ def test_wrong_use_is_one_line_and_status_2(run: Any, arguments: list[str], mess
     assert (status, out) == (2, "")
     assert message in err
     assert len(err.strip().splitlines()) == 1
-
-
-def test_help_is_quick_to_load() -> None:
-    script = (
-        "import sys; from minispec.cli import main\n"
-        "try: main(['verify', '--help'])\n"
-        "finally: print(sorted(set(sys.modules) & {'numpy', 'numba', 'tiktoken', 'huggingface_hub', 'tqdm'}))"
-    )
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert result.stdout.strip().endswith("[]")
-    for option in ("--target", "--draft", "--threads", "--seed", "--coupling", "--quick", "--thorough", "--json"):
-        assert option in result.stdout
-    assert "--num-draft-tokens" not in result.stdout

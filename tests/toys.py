@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 from zlib import crc32
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from minispec.drafters import SmallModelDrafter
 from minispec.model import GPT2, GPT2Config
 from minispec.speculative import Draft
+from minispec.verify_laws import ReadTexts
 from minispec.weights import load_model
 
 Rule = Callable[[tuple[int, ...]], NDArray[Any]]
@@ -40,21 +41,6 @@ def all_work_shared(model: GPT2) -> Iterator[None]:
 
 
 @dataclass
-class ListCache:
-    """The ids themselves: what a cache of keys and values stands for."""
-
-    ids: list[int] = field(default_factory=list)
-
-    @property
-    def length(self) -> int:
-        return len(self.ids)
-
-    def truncate(self, length: int) -> None:
-        assert 0 <= length <= len(self.ids)
-        del self.ids[length:]
-
-
-@dataclass
 class Table:
     """A model given by a rule from context to probabilities [n_vocab]. Its logits are their logarithms."""
 
@@ -62,15 +48,15 @@ class Table:
     n_vocab: int
     n_ctx: int = 64
 
-    def new_cache(self) -> ListCache:
-        return ListCache()
+    def new_cache(self) -> ReadTexts:
+        return ReadTexts()
 
     def logits(self, context: tuple[int, ...]) -> NDArray[Any]:
         with np.errstate(divide="ignore"):
             logits: NDArray[Any] = np.log(np.asarray(self.rule(context), float))
         return logits
 
-    def forward(self, ids: Sequence[int], cache: ListCache, n_logits: int | None = None) -> NDArray[Any]:
+    def forward(self, ids: Sequence[int], cache: ReadTexts, n_logits: int | None = None) -> NDArray[Any]:
         assert len(ids)
         assert cache.length + len(ids) <= self.n_ctx
         rows = []
@@ -82,17 +68,10 @@ class Table:
 
 
 class Exact(Table):
-    """A model whose logits are its probabilities themselves, fractions perhaps: `AsTheyAre` is the sampler for it."""
+    """A model whose logits are its probabilities themselves, fractions perhaps, for the sampler `AsTheyAre`."""
 
     def logits(self, context: tuple[int, ...]) -> NDArray[Any]:
         return self.rule(context)
-
-
-class AsTheyAre:
-    """A sampler that takes logits for probabilities."""
-
-    def probs(self, logits: NDArray[Any], position: int) -> NDArray[Any]:
-        return logits
 
 
 def table(n_vocab: int, seed: int, zeros: float = 0.0, n_ctx: int = 64) -> Table:

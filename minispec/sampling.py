@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 Probs = NDArray[np.float64]
 ROUNDING = 1e-12  # how far below top_p a sum may be by rounding alone and still reach it
+RARE = 2e-4  # at most 5,000 tokens have this probability, and these are soon sorted
+BIN = 47  # the bits of a float64 from this one on, as an integer, grow with it: in 32 steps an octave
 
 
 @dataclass(frozen=True)
@@ -51,39 +53,63 @@ class Sampling:
         if not np.isfinite(logits[top]):
             raise ValueError(f"the model's largest logit is {logits[top]} (token {top}): its weights are broken")
         if self.temperature == 0:
-            probs = np.zeros(len(logits))
-            probs[top] = 1.0
-            return probs
-        with np.errstate(over="ignore", under="ignore"):
-            scores = (logits.astype(np.float64) - float(logits[top])) / self.temperature
-            probs = np.exp(scores)
+            return _spread(top, 1.0, len(logits))
         if 0 < self.top_k < len(logits):
-            probs = _keep_top_k(logits, probs, int(self.top_k))
-        probs /= probs.sum()
+            ids = _top_k(logits, int(self.top_k))
+            return _spread(ids, self._probs(logits[ids]), len(logits))
+        return self._probs(logits)
+
+    def _probs(self, logits: NDArray[Any]) -> Probs:
+        """Temperature and top-p. All work is done in one array: to get memory for more would take most of the time."""
+        with np.errstate(over="ignore", under="ignore"):
+            weights: Probs = np.subtract(logits, logits.max(), dtype=np.float64)
+            if self.temperature != 1:
+                weights /= self.temperature
+            np.exp(weights, out=weights)
         if self.top_p < 1:
-            probs = _keep_top_p(logits, probs, self.top_p)
-        return probs
+            ids = _top_p(logits, weights, self.top_p)
+            return _spread(ids, weights[ids] / weights[ids].sum(), len(logits))
+        weights /= weights.sum()
+        return weights
 
 
-def _keep_top_k(logits: NDArray[Any], probs: Probs, top_k: int) -> Probs:
-    """probs with all but the top_k largest logits set to 0. (Probabilities may be equal by rounding.)"""
-    smallest = np.partition(logits, len(logits) - top_k)[len(logits) - top_k]
-    keep = logits > smallest
-    ties = np.flatnonzero(logits == smallest)
-    keep[ties[: top_k - np.count_nonzero(keep)]] = True
-    return np.where(keep, probs, 0.0)
+def _spread(ids: Any, probs: Any, n_vocab: int) -> Probs:
+    """Probabilities [n_vocab]: these for these ids, 0 for all others."""
+    spread = np.zeros(n_vocab)
+    spread[ids] = probs
+    return spread
 
 
-def _keep_top_p(logits: NDArray[Any], probs: Probs, top_p: float) -> Probs:
-    """probs with all but the smallest set that reaches top_p set to 0, rescaled.
+def _top_k(logits: NDArray[Any], top_k: int) -> NDArray[np.intp]:
+    """The ids of the top_k largest logits, largest first, the lower id first of equals.
 
-    Tokens below (1 - top_p) / n_vocab weigh less than 1 - top_p together, so the set holds none of them;
-    half of that leaves room for rounding. Only the rest is sorted.
+    Deal the logits into four times top_k groups. Of the groups' largest, top_k reach some bound: then so do the top_k
+    largest of all, and few others. Only these are sorted.
     """
-    likely = np.flatnonzero(probs >= (1 - top_p) / (2 * len(probs)))
-    order = likely[np.argsort(-logits[likely], kind="stable")]
-    mass = np.cumsum(probs[order])
-    kept = order[: np.searchsorted(mass, top_p - ROUNDING) + 1]
-    out = np.zeros_like(probs)
-    out[kept] = probs[kept] / probs[kept].sum()
-    return out
+    in_group = max(1, len(logits) // (4 * top_k))
+    groups = logits[: len(logits) // in_group * in_group].reshape(in_group, -1)
+    bound = np.partition(groups.max(axis=0), -top_k)[-top_k]
+    ids = np.flatnonzero(logits >= bound)
+    return ids[np.argsort(-logits[ids], kind="stable")[:top_k]]
+
+
+def _top_p(logits: NDArray[Any], weights: Probs, top_p: float) -> NDArray[np.intp]:
+    """The ids of the smallest set that has a share of top_p in weights: the largest logits, the lower id of equals.
+
+    Mostly the tokens that are not rare have that share together, and are few enough to sort. Where they have not,
+    all are put into bins, and only those of the bin where the share is reached are sorted.
+    """
+    total = weights.sum()
+    enough = max(top_p - ROUNDING, 0.0) * total
+    surely, mass_before = np.zeros(0, np.intp), 0.0
+    perhaps = np.flatnonzero(weights >= RARE * total)
+    if weights[perhaps].sum() <= enough:  # equal where all are rare and top_p is 0
+        bins = np.float64(1).view(np.int64) - weights.view(np.int64)  # the most likely token has weight 1 and bin 0
+        bins >>= BIN
+        mass = np.bincount(bins, weights).cumsum()
+        last = int(mass.searchsorted(enough))
+        surely, perhaps = np.flatnonzero(bins < last), np.flatnonzero(bins == last)
+        mass_before = mass[last - 1] if last else 0.0
+    perhaps = perhaps[np.argsort(-logits[perhaps], kind="stable")]
+    n_kept = (mass_before + weights[perhaps].cumsum()).searchsorted(enough) + 1
+    return np.concatenate([surely, perhaps[:n_kept]])

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minispec import sampling as module
 from minispec.sampling import Sampling
 from minispec.speculative import Dice
 
@@ -41,6 +42,61 @@ def test_equals_sorting(logits: Any, temperature: float, top_k: int, top_p: floa
     assert probs.dtype == np.float64
     assert np.allclose(probs, by_sorting(logits, temperature, top_k, top_p), atol=1e-12)
     assert abs(probs.sum() - 1) < 1e-12
+
+
+@given(
+    st.sampled_from([60, 30, 5, 2, 1]),
+    st.integers(0, 999),
+    st.sampled_from([2.0, 4.0, 16.0, 100.0, 0.5]),
+    st.sampled_from([0.5, 0.9, 0.3, 0.99, 0.1, 0.0, 1e-300]),
+    st.sampled_from([52, 47, 54, 62]),
+)
+def test_bins_of_any_width_change_nothing(n: int, seed: int, temperature: float, top_p: float, first_bit: int) -> None:
+    """From one value a bin to all in one bin. Where every token counts as rare, bins are always used."""
+    logits = np.random.default_rng(seed).integers(-8, 9, n).astype(np.float32)
+    sampling = Sampling(temperature, top_p=top_p)
+    expected = sampling.probs(logits)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "RARE", 2.0)
+        patch.setattr(module, "BIN", first_bit)
+        got = sampling.probs(logits)
+    assert np.array_equal(got > 0, expected > 0)
+    assert np.allclose(got, expected, rtol=1e-12, atol=0)
+
+
+def by_sorting_all(logits: Any, sampling: Sampling) -> Any:
+    """by_sorting in NumPy, for a whole vocabulary."""
+    order = np.argsort(-logits, kind="stable")[: sampling.top_k or None]
+    weights = np.exp((logits[order].astype(float) - float(logits.max())) / sampling.temperature)
+    mass = weights.cumsum() / weights.sum()
+    n = np.searchsorted(mass, sampling.top_p - 1e-12) + 1 if sampling.top_p < 1 else len(order)
+    probs = np.zeros(len(logits))
+    probs[order[:n]] = weights[:n] / weights[:n].sum()
+    return probs
+
+
+@pytest.mark.parametrize("n_vocab", [4096, 50_257])
+@pytest.mark.parametrize("spread", [0.0, 0.5, 2.0, 4.0, 9.0])
+@pytest.mark.parametrize("ties", [False, True])
+def test_whole_vocabularies_equal_sorting(n_vocab: int, spread: float, ties: bool) -> None:
+    """From every token alike to one that has nearly all; and with few different values."""
+    logits = np.random.default_rng(n_vocab).normal(-30, spread, n_vocab).astype(np.float32)
+    logits = logits.round() if ties else logits
+    for temperature, top_k in ((1.0, 0), (0.7, 0), (1.3, 1), (0.8, 40), (1.0, 3000), (1.0, n_vocab - 1)):
+        for top_p in (1.0, 0.95, 0.5, 0.01, 0.0):
+            sampling = Sampling(temperature, top_k, top_p)
+            got, expected = sampling.probs(logits), by_sorting_all(logits, sampling)
+            assert np.array_equal(got > 0, expected > 0), sampling
+            assert np.allclose(got, expected, rtol=1e-11, atol=0), sampling
+
+
+@given(st.integers(1, 400), st.sampled_from([1000, 9, 3, 1]), st.integers(1, 40), st.integers(0, 99))
+def test_top_k_is_the_beginning_of_the_sorted_ids(n_vocab: int, n_values: int, top_k: int, seed: int) -> None:
+    logits = np.random.default_rng(seed).integers(0, n_values, n_vocab).astype(np.float32)
+    logits[logits == 0] = -np.inf
+    logits[-1] = n_values  # left over where the groups do not come out even
+    expected = sorted(range(n_vocab), key=lambda i: (-logits[i], i))[:top_k]
+    assert module._top_k(logits, min(top_k, n_vocab)).tolist() == expected
 
 
 @given(logit_rows)

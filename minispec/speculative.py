@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 Probs = NDArray[Any]  # [n_vocab], sums to one: float64, or Fraction where a test wants exact sums
 Stop = Callable[[Sequence[int]], bool]  # given the new tokens so far: does the text end after the last?
+BLOCK = 256  # tokens whose probabilities a draw sums at once
 
 
 # --- what the loop is given ----------------------------------------------------------------------
@@ -140,12 +141,20 @@ class Dice:
         return bool(target_prob > 0 and kept)
 
     def draw(self, probs: Probs) -> int:
-        """The first token whose cumulated probability exceeds a uniform number."""
-        cumulated = np.cumsum(probs)
-        token = int(np.searchsorted(cumulated, self.rng.random() * cumulated[-1], side="right"))
-        if token == len(cumulated):  # the product was rounded up to the sum itself
-            token = int(np.searchsorted(cumulated, cumulated[-1], side="left"))
-        return token
+        """The first token whose cumulated probability exceeds a uniform number: first its block, then itself."""
+        blocks = np.add.reduceat(probs, np.arange(0, len(probs), BLOCK)).cumsum()
+        uniform = self.rng.random() * blocks[-1]
+        block = first_above(blocks, uniform)
+        within = probs[block * BLOCK : (block + 1) * BLOCK].cumsum()
+        return block * BLOCK + first_above(within, uniform - blocks[block - 1] if block else uniform)
+
+
+def first_above(cumulated: NDArray[Any], value: Any) -> int:
+    """The first place of a growing sum where it exceeds value, which is short of its end but for rounding."""
+    place = int(cumulated.searchsorted(value, side="right"))
+    if place == len(cumulated):  # value was rounded up to the sum itself
+        place = int(cumulated.searchsorted(cumulated[-1], side="left"))
+    return place
 
 
 # --- the rule ------------------------------------------------------------------------------------

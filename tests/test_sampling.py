@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from minispec import sampling as module
 from minispec.sampling import Sampling
-from minispec.speculative import Dice
+from minispec.speculative import BLOCK, Dice
 
 logit_rows = st.lists(st.integers(-8, 8), min_size=1, max_size=12).map(lambda row: np.array(row, np.float32))
 
@@ -176,6 +176,20 @@ def test_nonsense_is_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Sampling(**wrong)
     assert Sampling(temperature=-0.0) == Sampling(0.0)
+
+
+# --- draws ---------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 3 * BLOCK), st.sampled_from([0.0, 0.5, 0.99, 1.0]), st.integers(0, 99))
+def test_a_draw_by_blocks_is_the_first_token_beyond_a_uniform_number(n_vocab: int, zeros: float, seed: int) -> None:
+    """Integers for probabilities, so that sums are exact in every order."""
+    rng = np.random.default_rng(seed)
+    weights = rng.integers(1, 1000, n_vocab) * (rng.random(n_vocab) >= zeros).astype(float)
+    weights[rng.integers(n_vocab)] += 1
+    dice, uniforms = Dice(seed), np.random.default_rng(seed).random(20)
+    for uniform in uniforms:
+        assert dice.draw(weights) == np.flatnonzero(weights.cumsum() > uniform * weights.sum())[0]
 
 
 # --- seeds ---------------------------------------------------------------------------------------

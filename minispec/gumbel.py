@@ -66,5 +66,6 @@ class Gumbel:
             while len(self._noise) >= KEPT:
                 del self._noise[next(iter(self._noise))]  # the oldest
             rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(position,)))
-            self._noise[key] = np.maximum(rng.standard_exponential(n_vocab), TINY)
+            noise = rng.standard_exponential(n_vocab)
+            self._noise[key] = np.maximum(noise, TINY, out=noise)
         return self._noise[key]

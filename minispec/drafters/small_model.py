@@ -8,7 +8,9 @@ Source: Leviathan, Kalman, Matias 2023 (arXiv 2211.17192).
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from itertools import compress, count
 
 import numpy as np
 
@@ -60,8 +62,8 @@ class SmallModelDrafting:
 
     def _roll_back(self, ids: Sequence[int]) -> None:
         """Keep what the cache shares with ids, but not the last of them: its logits are needed anew."""
-        pairs = zip(self.cached, ids, strict=False)
-        shared = next((i for i, (old, new) in enumerate(pairs) if old != new), len(self.cached))
+        differ = compress(count(), map(operator.ne, self.cached, ids))
+        shared = next(differ, len(self.cached))
         shared = min(shared, len(ids) - 1)
         self.cache.truncate(shared)
         del self.cached[shared:]

@@ -1,4 +1,4 @@
-"""The KV cache: what attention has to remember, as two arrays a layer that are written and cut back.
+"""The KV cache: what attention has to remember, as two arrays that are written and cut back.
 
 Keys and values of a position never change once they are computed, so a pass only adds its own rows.
 Rolling back is a matter of the length alone: rows past it are never read, and the next pass writes
@@ -7,7 +7,6 @@ over them. Speculation needs exactly this, since a rejected guess leaves rows be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,16 +17,22 @@ Floats = NDArray[np.float32]
 
 @dataclass
 class KVCache:
-    """Keys and values of every layer, [n_head, n_ctx, d_head] each in the reference's layout.
+    """Keys and values of every layer, [n_layer, n_head, n_ctx, d_head] each in the reference's layout.
 
-    Attributes: layers, a (keys, values) pair a layer; n_ctx, the positions there is room for; owner, the model
-    that it belongs to; length, how many positions are filled.
+    Attributes: n_ctx, the positions there is room for; owner, the model that it belongs to; length, how many
+    positions are filled.
     """
 
-    layers: Sequence[tuple[Floats, Floats]]
+    keys: Floats
+    values: Floats
     n_ctx: int
     owner: object = None
     length: int = 0
+
+    @property
+    def layers(self) -> list[tuple[Floats, Floats]]:
+        """Keys and values of each layer."""
+        return list(zip(self.keys, self.values, strict=True))
 
     def check(self, owner: object, n_new: int) -> None:
         """Raise ValueError unless this cache belongs to `owner` and n_new more positions fit.

@@ -18,14 +18,19 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from minispec.kv_cache import KVCache
+from minispec.parameters import Weights
+from minispec.reference import quantise
 
 Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
 BACKENDS = ("numba", "numpy")
+STORED = {"f32": np.float32, "int8": np.int8}  # how the weights of products are kept
 _MODULES = dict(zip(BACKENDS, ("minispec.kernels", "minispec.reference"), strict=True))
 
 
@@ -72,34 +77,6 @@ class GPT2Config:
         return scale / (layer + 1) if self.scale_attn_by_inverse_layer_idx else scale
 
 
-@dataclass(frozen=True)
-class Linear:
-    """A product's weight, packed for its operations, and bias [n_out]."""
-
-    weight: Floats
-    bias: Floats
-
-
-@dataclass(frozen=True)
-class Norm:
-    """A layer norm's weight and bias, both [n_embd]."""
-
-    weight: Floats
-    bias: Floats
-
-
-@dataclass(frozen=True)
-class Block:
-    """One layer: attention and MLP, each behind its norm."""
-
-    ln_1: Norm
-    c_attn: Linear
-    attn_c_proj: Linear
-    ln_2: Norm
-    c_fc: Linear
-    mlp_c_proj: Linear
-
-
 def operations(backend: str) -> ModuleType:
     """The module with the operations of a backend. Raises ValueError for an unknown one."""
     if backend not in BACKENDS:
@@ -115,43 +92,70 @@ def operations(backend: str) -> ModuleType:
 class GPT2:
     """GPT-2's weights and its forward pass. Weights never change; all that does is in the cache."""
 
-    def __init__(self, config: GPT2Config, tensors: Mapping[str, Floats], backend: str = "numba") -> None:
+    def __init__(
+        self, config: GPT2Config, tensors: Mapping[str, Floats], backend: str = "numba", stored: str = "f32"
+    ) -> None:
         """Take float32 tensors by their checkpoint names, each once, packed for the backend.
 
-        Raises KeyError for a missing name, ValueError for an unknown backend.
+        stored: "f32", or "int8" for weights of 8 bits with a scale an output; norms, biases and positions stay f32.
+        Raises KeyError for a missing name, ValueError for an unknown backend or kind.
         """
+        if stored not in STORED:
+            raise ValueError(f"weights is {stored!r}: choose one of {', '.join(STORED)}")
         self.config = config
-        self.ops = ops = operations(backend)
+        self.ops = operations(backend)
+        self.stored = stored
+        self.weights = self._take(tensors)
 
-        def norm(name: str) -> Norm:
-            return Norm(np.array(tensors[f"{name}.weight"]), np.array(tensors[f"{name}.bias"]))
+    def _take(self, tensors: Mapping[str, Floats]) -> Weights:
+        c, layers = self.config, range(self.config.n_layer)
 
-        def linear(name: str) -> Linear:
-            return Linear(ops.pack(tensors[f"{name}.weight"]), np.array(tensors[f"{name}.bias"]))
+        def stack(name: str) -> Floats:
+            return np.stack([np.asarray(tensors[f"h.{layer}.{name}"], np.float32) for layer in layers])
 
-        def block(layer: int) -> Block:
-            h = f"h.{layer}"
-            return Block(
-                ln_1=norm(f"{h}.ln_1"),
-                c_attn=linear(f"{h}.attn.c_attn"),
-                attn_c_proj=linear(f"{h}.attn.c_proj"),
-                ln_2=norm(f"{h}.ln_2"),
-                c_fc=linear(f"{h}.mlp.c_fc"),
-                mlp_c_proj=linear(f"{h}.mlp.c_proj"),
-            )
+        def products(name: str, n_in: int, n_out: int) -> tuple[NDArray[Any], Floats, Floats]:
+            weight, scale = self._room(c.n_layer, n_in, n_out)
+            for layer in layers:
+                self._pack(tensors[f"h.{layer}.{name}.weight"], weight[layer], scale[layer])
+            return weight, scale, stack(f"{name}.bias")
 
-        self.wte = ops.pack(tensors["wte.weight"].T)  # [n_embd, n_vocab]: a token's embedding is a column
-        self.wpe = np.array(tensors["wpe.weight"])
-        self.h = [block(layer) for layer in range(config.n_layer)]
-        self.ln_f = norm("ln_f")
-        tied = "lm_head.weight" not in tensors
-        head = self.wte if tied else ops.pack(tensors["lm_head.weight"].T)
-        self.lm_head = Linear(head, np.zeros(config.n_vocab, np.float32))
+        def output(name: str) -> tuple[NDArray[Any], Floats]:
+            weight, scale = self._room(1, c.n_embd, c.n_vocab)
+            self._pack(tensors[name].T, weight[0], scale[0])
+            return weight[0], scale[0]
+
+        wte = output("wte.weight")  # a token's embedding is a column of the output layer
+        weights = (
+            *wte, np.array(tensors["wpe.weight"]),
+            stack("ln_1.weight"), stack("ln_1.bias"),
+            *products("attn.c_attn", c.n_embd, 3 * c.n_embd), *products("attn.c_proj", c.n_embd, c.n_embd),
+            stack("ln_2.weight"), stack("ln_2.bias"),
+            *products("mlp.c_fc", c.n_embd, c.n_inner), *products("mlp.c_proj", c.n_inner, c.n_embd),
+            np.array(tensors["ln_f.weight"]), np.array(tensors["ln_f.bias"]),
+        )  # fmt: skip
+        head = output("lm_head.weight") if "lm_head.weight" in tensors else wte
+        scales = np.array([c.attention_scale(layer) for layer in layers], np.float32)
+        return Weights(*weights, *head, np.zeros(c.n_vocab, np.float32), scales)
+
+    def _room(self, n_layer: int, n_in: int, n_out: int) -> tuple[NDArray[Any], Floats]:
+        """Empty weights and scales of 1, for n_layer products."""
+        weight = self.ops.empty_weight((n_layer, n_in, n_out), STORED[self.stored])
+        return weight, np.ones((n_layer, n_out), np.float32)
+
+    def _pack(self, weight: Floats, packed: NDArray[Any], scale: Floats) -> None:
+        """Write a weight [n_in, n_out] where it belongs, quantised if it is to be."""
+        if self.stored == "int8":
+            integers, scale[:] = quantise(weight)
+            self.ops.pack(integers, packed)
+        else:
+            self.ops.pack(weight, packed)
 
     def __repr__(self) -> str:
         c = self.config
-        backend = self.ops.__name__.rpartition(".")[2]
-        return f"<GPT2 {c.n_layer} layers, {c.n_head} heads, width {c.n_embd}, {c.n_vocab} tokens, {backend}>"
+        return (
+            f"<GPT2 {c.n_layer} layers, {c.n_head} heads, width {c.n_embd}, {c.n_vocab} tokens, "
+            f"{self.stored}, {self.backend}>"
+        )
 
     @property
     def backend(self) -> str:
@@ -168,11 +172,26 @@ class GPT2:
         """Tokens in the vocabulary."""
         return self.config.n_vocab
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights that a pass reads: all but embeddings, of which it reads a row a token."""
+        w = self.weights
+        return sum(array.nbytes for array in w) - w.wte.nbytes - w.wte_scale.nbytes - w.wpe.nbytes
+
+    def cache_bytes(self, n_positions: int) -> int:
+        """Bytes of keys and values of so many positions."""
+        return 2 * 4 * self.config.n_layer * self.config.n_embd * n_positions
+
     def new_cache(self) -> KVCache:
         """An empty cache for one text."""
         c = self.config
-        layers = [self.ops.empty_cache(c.n_head, c.n_ctx, c.n_embd // c.n_head) for _ in range(c.n_layer)]
-        return KVCache(layers, c.n_ctx, self)
+        keys, values = self.ops.empty_cache(c.n_layer, c.n_head, c.n_ctx, c.n_embd // c.n_head)
+        return KVCache(keys, values, c.n_ctx, self)
+
+    def warm_up(self) -> None:
+        """Compile what a pass needs, or load it from the cache on disk. Raises ValueError where that is damaged."""
+        with _passes[self.ops.__name__]:
+            self.ops.warm_up(self.weights.wte.dtype)
 
     def forward(self, ids: Sequence[int], cache: KVCache, n_logits: int | None = None) -> Floats:
         """Append len(ids) positions to the cache; logits [n_logits, n_vocab] of the last rows, all by default.
@@ -181,46 +200,64 @@ class GPT2:
         Raises ValueError for ids outside the vocabulary, too many positions, or no ids at all.
         """
         new = self._checked(ids)
-        n_new, n_past = len(new), cache.length
+        n_new = len(new)
         n_logits = n_new if n_logits is None else n_logits
         if not 0 <= n_logits <= n_new:
             raise ValueError(f"n_logits is {n_logits}: a pass over {n_new} rows has logits for 0 to {n_new}")
         cache.check(self, n_new)
         with _passes[self.ops.__name__]:
-            x = self.ops.columns(self.wte, new) + self.wpe[n_past : n_past + n_new]
-            for layer, block in enumerate(self.h):
-                x += self._attention(block, x, cache, layer)
-                x += self._mlp(block, x)
+            if hasattr(self.ops, "forward"):
+                epsilon = self.config.layer_norm_epsilon
+                logits: Floats = self.ops.forward(
+                    self.weights, epsilon, new, cache.keys, cache.values, cache.length, n_logits
+                )
+            else:
+                logits = self.wired(new, cache, n_logits)
             cache.append(n_new)
-            x = self._norm(self.ln_f, x[n_new - n_logits :])
-            logits: Floats = self._linear(self.lm_head, x)
         return logits
 
-    def _attention(self, block: Block, x: Floats, cache: KVCache, layer: int) -> Floats:
+    # The wiring of a pass, for any set of operations. The kernels' own `forward` is the same in one compiled call.
+
+    def wired(self, new: Ints, cache: KVCache, n_logits: int) -> Floats:
+        """Operation by operation: ids [n_new] -> logits [n_logits, n_vocab]."""
+        w, ops, n_past = self.weights, self.ops, cache.length
+        x = ops.columns(w.wte, w.wte_scale, new) + w.wpe[n_past : n_past + len(new)]
+        for layer in range(self.config.n_layer):
+            x += self._attention(x, cache, layer)
+            x += self._mlp(x, layer)
+        x = self._norm(x[len(new) - n_logits :], w.ln_f_weight, w.ln_f_bias)
+        logits: Floats = ops.linear(x, w.lm_head, w.lm_head_scale, w.lm_head_bias)
+        return logits
+
+    def _attention(self, x: Floats, cache: KVCache, layer: int) -> Floats:
+        w, ops = self.weights, self.ops
         n_new, n_embd = x.shape
         n_head = self.config.n_head
-        qkv = self._linear(block.c_attn, self._norm(block.ln_1, x))
+        x = self._norm(x, w.ln_1_weight[layer], w.ln_1_bias[layer])
+        qkv = ops.linear(x, w.c_attn_weight[layer], w.c_attn_scale[layer], w.c_attn_bias[layer])
         # A row of qkv is q of every head, then k, then v: [n_new, 3, n_head, d_head] to [3, n_head, n_new, d_head].
         split = qkv.reshape(n_new, 3, n_head, n_embd // n_head).transpose(1, 2, 0, 3)
         q, k, v = np.ascontiguousarray(split)
-        keys, values = cache.layers[layer]
-        self.ops.store(k, v, keys, values, cache.length)
-        out = self.ops.attention(q, keys, values, cache.length, self.config.attention_scale(layer))
-        return self._linear(block.attn_c_proj, out)
-
-    def _mlp(self, block: Block, x: Floats) -> Floats:
-        up = self._linear(block.c_fc, self._norm(block.ln_2, x))
-        return self._linear(block.mlp_c_proj, self.ops.gelu(up))
-
-    def _norm(self, norm: Norm, x: Floats) -> Floats:
-        y: Floats = self.ops.layer_norm(x, norm.weight, norm.bias, self.config.layer_norm_epsilon)
+        keys, values = cache.keys[layer], cache.values[layer]
+        ops.store(k, v, keys, values, cache.length)
+        out = ops.attention(q, keys, values, cache.length, w.attention_scale[layer])
+        y: Floats = ops.linear(out, w.attn_c_proj_weight[layer], w.attn_c_proj_scale[layer], w.attn_c_proj_bias[layer])
         return y
 
-    def _linear(self, linear: Linear, x: Floats) -> Floats:
-        y: Floats = self.ops.linear(x, linear.weight, linear.bias)
+    def _mlp(self, x: Floats, layer: int) -> Floats:
+        w, ops = self.weights, self.ops
+        x = self._norm(x, w.ln_2_weight[layer], w.ln_2_bias[layer])
+        up = ops.linear(x, w.c_fc_weight[layer], w.c_fc_scale[layer], w.c_fc_bias[layer])
+        y: Floats = ops.linear(
+            ops.gelu(up), w.mlp_c_proj_weight[layer], w.mlp_c_proj_scale[layer], w.mlp_c_proj_bias[layer]
+        )
         return y
 
-    def _checked(self, ids: Sequence[int]) -> NDArray[np.int64]:
+    def _norm(self, x: Floats, weight: Floats, bias: Floats) -> Floats:
+        y: Floats = self.ops.layer_norm(x, weight, bias, self.config.layer_norm_epsilon)
+        return y
+
+    def _checked(self, ids: Sequence[int]) -> Ints:
         """ids as an array of int64, each one in the vocabulary: compiled code does not look."""
         array = np.asarray(ids)
         if array.ndim != 1 or not len(array) or array.dtype.kind not in "iu":

@@ -2,13 +2,15 @@
 
 Axes: n_new rows of a pass, n_past rows before them, n_in and n_out of a product, n_head, d_head,
 n_ctx. Every function treats a row the same way whatever else is in the pass, so a row's bits do
-not depend on its company. This file is slow on purpose and refuses to be clever; `kernels.py` has
+not depend on its company. This file is slow on purpose and refuses to be clever; `kernels` has
 the same names, the same arguments and the same order, with loops.
 
 Source: Radford et al. 2019 (GPT-2); Ba, Kiros, Hinton 2016; Hendrycks, Gimpel 2016; Vaswani et al. 2017.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,14 +41,15 @@ def softmax(x: Floats) -> Floats:
     return y
 
 
-def linear(x: Floats, weight: Floats, bias: Floats) -> Floats:
-    """x @ weight + bias: [n_new, n_in] by [n_in, n_out] -> [n_new, n_out].
+def linear(x: Floats, weight: NDArray[Any], scale: Floats, bias: Floats) -> Floats:
+    """(x @ weight) * scale + bias: [n_new, n_in] by [n_in, n_out] -> [n_new, n_out]. For float32 all scales are 1.
 
     One row at a time, because a BLAS sums five rows in another order than one.
     """
     out = np.empty((len(x), len(bias)), np.float32)
+    weight = np.asarray(weight, np.float32)
     for row in range(len(x)):
-        out[row] = x[row] @ weight + bias
+        out[row] = x[row] @ weight * scale + bias
     return out
 
 
@@ -70,22 +73,38 @@ def attention(q: Floats, keys: Floats, values: Floats, n_past: int, scale: float
 # GPT-2 ties to its embeddings, is kept as [n_embd, n_vocab].
 
 
-def pack(weight: Floats) -> Floats:
-    """A weight [n_in, n_out] as `linear` wants it: unchanged."""
-    return np.ascontiguousarray(weight)
+def empty_weight(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Room for weights [..., n_in, n_out]."""
+    return np.empty(shape, dtype)
 
 
-def columns(weight: Floats, ids: Ints) -> Floats:
-    """Columns of a packed weight: [n_in, n_out] at ids [n_new] -> [n_new, n_in]."""
-    return np.ascontiguousarray(weight[:, ids].T)
+def pack(weight: NDArray[Any], packed: NDArray[Any]) -> None:
+    """Write a weight [n_in, n_out] as `linear` wants it: unchanged."""
+    packed[:] = weight
 
 
-def empty_cache(n_head: int, n_ctx: int, d_head: int) -> tuple[Floats, Floats]:
-    """One layer's keys and values, both [n_head, n_ctx, d_head]."""
-    return np.zeros((n_head, n_ctx, d_head), np.float32), np.zeros((n_head, n_ctx, d_head), np.float32)
+def quantise(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
+    """A weight [n_in, n_out] as integers from -127 to 127 and a scale an output [n_out]: about integers * scale.
+
+    The largest number of an output becomes 127 or -127; an output of zeros has the scale 1.
+    """
+    scale = np.abs(weight).max(axis=0) / np.float32(127)
+    scale[scale == 0] = 1
+    return np.rint(weight / scale).astype(np.int8), scale
 
 
-def warm_up() -> None:
+def columns(weight: NDArray[Any], scale: Floats, ids: Ints) -> Floats:
+    """Columns of a packed weight, times their scales: [n_in, n_out] at ids [n_new] -> [n_new, n_in]."""
+    return np.ascontiguousarray((weight[:, ids] * scale[ids]).T)
+
+
+def empty_cache(n_layer: int, n_head: int, n_ctx: int, d_head: int) -> tuple[Floats, Floats]:
+    """Keys and values, both [n_layer, n_head, n_ctx, d_head]."""
+    shape = n_layer, n_head, n_ctx, d_head
+    return np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+
+
+def warm_up(dtype: np.dtype[Any]) -> None:
     """Nothing is compiled here."""
 
 

@@ -63,6 +63,8 @@ class Settings:
             "target": self.target,
             "draft": self.draft_name,
             "num_draft_tokens": self.num_draft_tokens if self.draft_name else 0,
+            "weights": self.weights,
+            "draft_weights": self.draft_weights if self.draft_name else None,
             "seed": self.seed,
         }
 
@@ -74,6 +76,13 @@ class Pair:
     target: GPT2
     tokenizer: Tokenizer
     drafter: Drafter | None = field(default=None)
+
+    def warm_up(self) -> None:
+        """Compile the kernels, or load them."""
+        self.target.warm_up()
+        model = getattr(self.drafter, "model", None)
+        if model is not None:
+            model.warm_up()
 
 
 def open_pair(settings: Settings) -> Pair:

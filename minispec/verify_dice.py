@@ -36,7 +36,8 @@ class FixedRow:
 
     def new_cache(self) -> KVCache:
         """A cache that counts."""
-        return KVCache((), self.n_ctx, self)
+        nothing = np.zeros(0, np.float32)
+        return KVCache(nothing, nothing, self.n_ctx, self)
 
     def forward(self, ids: Sequence[int], cache: KVCache, n_logits: int | None = None) -> NDArray[Any]:
         """The logarithms of the probabilities, row by row."""

@@ -3,6 +3,7 @@
 Kernels compile inside the first example, so there is no deadline.
 """
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
@@ -22,4 +23,4 @@ settings.load_profile("quick")
 @pytest.fixture(scope="session", autouse=True)
 def compiled_kernels() -> None:
     """Compile before the first test, so that no test sees the note that says so."""
-    operations("numba").warm_up()
+    operations("numba").warm_up(np.dtype(np.float32))

@@ -60,7 +60,8 @@ def test_json_has_the_keys_of_the_contract(run: Any) -> None:
     result = run_json(run, "generate", PROMPT, "-n", "30")
     assert list(result) == [
         "text", "prompt_ids", "ids", "finish", "passes", "drafted", "accepted", "accept_rate", "tokens_per_pass",
-        "seconds", "tokens_per_second", "target", "draft", "num_draft_tokens", "seed",
+        "seconds", "tokens_per_second", "target", "draft", "num_draft_tokens", "weights",
+        "draft_weights", "seed",
     ]  # fmt: skip
     assert len(result["ids"]) == 30
     assert result["finish"] == "length"
@@ -69,6 +70,22 @@ def test_json_has_the_keys_of_the_contract(run: Any) -> None:
     assert result["accept_rate"] == result["accepted"] / result["drafted"]
     assert result["tokens_per_pass"] == 30 / result["passes"]
     assert result["text"] + "\n" == run("generate", PROMPT, "-n", "30")[1]
+
+
+def test_a_draft_of_8_bits_changes_guesses_and_no_text(run: Any) -> None:
+    rough, fine = (
+        run_json(run, "generate", PROMPT, "-n", "60", "--draft-weights", weights) for weights in ("int8", "f32")
+    )
+    assert rough["ids"] == fine["ids"]
+    assert (rough["weights"], rough["draft_weights"]) == ("f32", "int8")
+    assert rough["accept_rate"] > 0.5
+
+
+def test_a_target_of_8_bits_is_a_model_of_its_own_and_says_so(run: Any) -> None:
+    status, out, err = run("compare", PROMPT, "-n", "30", "--weights", "int8", "--repetitions", "1", "--json")
+    assert status == 0
+    assert "note: story-target in int8 is a model of its own" in err
+    assert json.loads(out)["identical"] is True
 
 
 def test_without_a_draft_nothing_is_drafted_and_the_text_is_the_same(run: Any) -> None:
@@ -257,7 +274,6 @@ def test_compare_fails_when_the_texts_differ(run: Any, monkeypatch: pytest.Monke
         (["generate", PROMPT, "--stop", ""], "--stop"),
         (["generate", PROMPT, "-d", ""], "no model is called ''"),
         (["generate", PROMPT, "-k", "x" * 5], "'xxxxx' cannot be used"),
-        (["generate", PROMPT, "--weights", "int8"], "int8"),
         (["generate", PROMPT, "--weights", "int3"], "int3"),
         (["generate", PROMPT, "--backend", "cuda"], "cuda"),
         (["generate", ""], "the prompt is empty"),
@@ -428,12 +444,12 @@ def test_a_damaged_cache_of_kernels_is_named(tmp_path: Path) -> None:
     pytest.importorskip("numba")
     from minispec import kernels
 
-    cache = Path(kernels.linear_shared._cache.cache_path)  # type: ignore[attr-defined]
-    for file in cache.glob("kernels.*"):
+    cache = Path(kernels.run._cache.cache_path)  # type: ignore[attr-defined]
+    for file in cache.glob("whole_pass.*"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     script = (
         "import sys; from pathlib import Path; from minispec import kernels\n"
-        "folder = Path(kernels.linear_shared._cache.cache_path); folder.mkdir(parents=True, exist_ok=True)\n"
+        "folder = Path(kernels.run._cache.cache_path); folder.mkdir(parents=True, exist_ok=True)\n"
         "[(folder / f.name).write_bytes(b'') for f in Path(sys.argv[1]).glob('*.nbi')]\n"
         "from minispec.cli import main; main(['generate', 'Once', '-n', '3'])"
     )

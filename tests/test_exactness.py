@@ -537,16 +537,17 @@ SHAPES = [
 @pytest.mark.parametrize("backend", BACKENDS)
 @given(
     config=st.sampled_from([*SHAPES, TINY, toys.ODD]),
+    stored=st.sampled_from(["f32", "int8"]),
     share=st.floats(0, 1),
     data=st.data(),
     order=st.permutations([1, 2]),
     seed=st.integers(0, 99),
 )
 def test_logits_and_cache_have_the_bits_of_one_pass(
-    backend: str, config: GPT2Config, share: float, data: Any, order: list[int], seed: int
+    backend: str, config: GPT2Config, stored: str, share: float, data: Any, order: list[int], seed: int
 ) -> None:
     """Passes of all sizes, guesses that are rolled back, and roll-backs into what was kept."""
-    model, rng = toys.tiny_model(config, 0, backend), np.random.default_rng(seed)
+    model, rng = toys.tiny_model(config, 0, backend, stored), np.random.default_rng(seed)
     ids = rng.integers(0, config.n_vocab, 1 + round(share * (config.n_ctx - 1))).tolist()
     whole, cache = model.new_cache(), model.new_cache()
     with toys.all_work_shared(model):

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from checkpoints import TINY
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from toys import tiny_model
+from toys import ODD, bits, story_model, tiny_model
 
 from minispec import reference
+from minispec.model import STORED, GPT2Config
 
 pytest.importorskip("numba", reason="the kernels need Numba")
 from minispec import kernels
+from minispec.kernels import compilation, crew, rows
+from minispec.kernels import product as tiles
+from minispec.kernels.compilation import JIT
+from minispec.kernels.product import PIECE
+from minispec.kernels.whole_pass import run
 
 EPS = float(np.finfo(np.float32).eps)
 sizes = st.sampled_from([1, 2, 3, 7, 31, 32, 33, 63, 64, 65, 100, 130])
@@ -26,23 +39,50 @@ def floats(seed: int, *shape: int) -> NDArray[np.float32]:
     return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
-@given(sizes, st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 13]), sizes, seeds)
-def test_linear_equals_numpy(n_in: int, n_new: int, n_out: int, seed: int) -> None:
-    x, weight, bias = floats(seed, n_new, n_in), floats(seed + 1, n_in, n_out), floats(seed + 2, n_out)
-    exact = x.astype(np.float64) @ weight.astype(np.float64) + bias
-    size = np.abs(x).astype(np.float64) @ np.abs(weight) + np.abs(bias)
+def packed(ops: Any, weight: NDArray[Any]) -> NDArray[Any]:
+    room: NDArray[Any] = ops.empty_weight(weight.shape, weight.dtype)
+    ops.pack(weight, room)
+    return room
+
+
+def product(seed: int, n_in: int, n_out: int, stored: str) -> tuple[NDArray[Any], NDArray[np.float32]]:
+    """A weight and its scales."""
+    weight = floats(seed, n_in, n_out)
+    return reference.quantise(weight) if stored == "int8" else (weight, np.ones(n_out, np.float32))
+
+
+@given(sizes, st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 13]), sizes, st.sampled_from(sorted(STORED)), seeds)
+def test_linear_equals_numpy(n_in: int, n_new: int, n_out: int, stored: str, seed: int) -> None:
+    x, (weight, scale), bias = floats(seed, n_new, n_in), product(seed + 1, n_in, n_out, stored), floats(seed, n_out)
+    whole = weight.astype(np.float64) * scale
+    exact = x.astype(np.float64) @ whole + bias
+    size = np.abs(x).astype(np.float64) @ np.abs(whole) + np.abs(bias)
     for ops in (reference, kernels):
-        assert np.all(np.abs(ops.linear(x, ops.pack(weight), bias) - exact) <= EPS * (n_in + 1) * size)
+        assert np.all(np.abs(ops.linear(x, packed(ops, weight), scale, bias) - exact) <= EPS * (n_in + 2) * size)
 
 
-def test_linear_in_pieces_of_a_long_sum() -> None:
-    n_in = 2 * kernels.PIECE + 5
-    x, weight, bias = floats(0, 3, n_in), floats(1, n_in, 40), floats(2, 40)
-    exact = x.astype(np.float64) @ weight.astype(np.float64) + bias
-    together = kernels.linear(x, kernels.pack(weight), bias)
+@pytest.mark.parametrize("stored", STORED)
+def test_linear_in_pieces_of_a_long_sum(stored: str) -> None:
+    n_in = 2 * PIECE + 5
+    x, (weight, scale), bias = floats(0, 3, n_in), product(1, n_in, 40, stored), floats(2, 40)
+    exact = x.astype(np.float64) @ (weight.astype(np.float64) * scale) + bias
+    panels = packed(kernels, weight)
+    together = kernels.linear(x, panels, scale, bias)
     assert np.abs(together - exact).max() < 1e-3
     for row in range(3):
-        assert kernels.linear(x[row : row + 1], kernels.pack(weight), bias).tobytes() == together[row].tobytes()
+        assert kernels.linear(x[row : row + 1], panels, scale, bias).tobytes() == together[row].tobytes()
+
+
+@given(sizes, sizes, st.floats(1e-3, 1e3), seeds)
+def test_eight_bits_are_off_by_half_a_step_at_most(n_in: int, n_out: int, size: float, seed: int) -> None:
+    weight = floats(seed, n_in, n_out) * np.float32(size)
+    weight[:, 0] = 0
+    integers, scale = reference.quantise(weight)
+    assert integers.dtype == np.int8
+    assert scale.dtype == np.float32
+    assert np.all(np.abs(integers).max(axis=0)[1:] == 127)
+    assert np.all(np.abs(integers * scale.astype(np.float64) - weight) <= (0.5 + 1e-4) * scale)
+    assert scale[0] == 1
 
 
 @given(sizes, st.integers(1, 9), seeds)
@@ -56,11 +96,11 @@ def test_layer_norm_equals_numpy(n: int, n_new: int, seed: int) -> None:
 
 def test_exp_is_within_two_units_in_the_last_place() -> None:
     x = np.linspace(-87, 88, 200_001, dtype=np.float32)
-    got = np.array([kernels.exp(v) for v in x[::50]])
+    got = np.array([rows.exp(v) for v in x[::50]])
     exact = np.exp(x[::50].astype(np.float64))
     assert np.max(np.abs(got - exact) / exact) < 2 * EPS
-    assert kernels.exp(np.float32(-1e30)) < 1e-37
-    assert np.isnan(kernels.exp(np.float32(np.nan)))
+    assert rows.exp(np.float32(-1e30)) < 1e-37
+    assert np.isnan(rows.exp(np.float32(np.nan)))
 
 
 def test_gelu_equals_numpy_from_end_to_end() -> None:
@@ -83,7 +123,7 @@ def test_softmax_equals_numpy(n: int, n_row: int, spread: float, seed: int) -> N
 
 
 def filled_cache(ops: Any, k: NDArray[np.float32], v: NDArray[np.float32], n_ctx: int) -> Any:
-    keys, values = ops.empty_cache(len(k), n_ctx, k.shape[2])
+    keys, values = (side[0] for side in ops.empty_cache(1, len(k), n_ctx, k.shape[2]))
     keys[:], values[:] = np.nan, np.nan  # whatever lies past the end must not matter
     ops.store(k, v, keys, values, 0)
     return keys, values
@@ -112,13 +152,15 @@ def test_attention_equals_numpy_and_reads_nothing_stale(
 @pytest.mark.parametrize("ops", [reference, kernels], ids=["numpy", "numba"])
 @given(n_past=st.integers(0, 70), n_new=st.integers(1, 14), seed=seeds)
 def test_a_row_has_the_same_bits_alone_and_in_company(ops: Any, n_past: int, n_new: int, seed: int) -> None:
-    x, weight, bias = floats(seed, n_new, 40), ops.pack(floats(seed + 1, 40, 70)), floats(seed + 2, 70)
+    x, weight, bias = floats(seed, n_new, 40), packed(ops, floats(seed + 1, 40, 70)), floats(seed + 2, 70)
+    integers, scale = reference.quantise(floats(seed + 1, 40, 70))
     q = floats(seed + 3, 2, n_new, 20)
     k, v = floats(seed + 4, 2, n_past + n_new, 20), floats(seed + 5, 2, n_past + n_new, 20)
     keys, values = filled_cache(ops, k, v, n_past + n_new)
     together = ops.attention(q, keys, values, n_past, 0.3)
     by_row: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
-        (ops.linear, (weight, bias)),
+        (ops.linear, (weight, np.ones(70, np.float32), bias)),
+        (ops.linear, (packed(ops, integers), scale, bias)),
         (ops.layer_norm, (floats(7, 40), floats(8, 40), 1e-5)),
         (ops.gelu, ()),
     ]
@@ -129,21 +171,62 @@ def test_a_row_has_the_same_bits_alone_and_in_company(ops: Any, n_past: int, n_n
             assert function(x[row : row + 1], *rest).tobytes() == function(x, *rest)[row : row + 1].tobytes()
 
 
-@given(n_past=st.integers(0, 300), n_new=st.integers(5, 14), seed=seeds)
-def test_work_shared_among_threads_has_the_bits_of_work_done_alone(n_past: int, n_new: int, seed: int) -> None:
-    """One row is too little to share; all together are enough."""
-    x, weight, bias = floats(seed, n_new, 120), kernels.pack(floats(seed + 1, 120, 900)), floats(seed + 2, 900)
-    assert weight.size < kernels.WORTH_SHARING <= n_new * weight.size
-    together = kernels.linear(x, weight, bias)
-    for row in range(n_new):
-        assert kernels.linear(x[row : row + 1], weight, bias).tobytes() == together[row : row + 1].tobytes()
-    k, v = floats(seed + 4, 4, n_past + n_new, 64), floats(seed + 5, 4, n_past + n_new, 64)
-    q = floats(seed + 3, 4, n_new, 64)
-    keys, values = filled_cache(kernels, k, v, n_past + n_new)
-    out = {name: np.empty_like(q) for name in ("attention_shared", "attention_alone")}
-    for name, rows in out.items():
-        getattr(kernels, name)(q, keys, values, n_past, np.float32(0.1), rows)
-    assert out["attention_shared"].tobytes() == out["attention_alone"].tobytes()
+@pytest.mark.parametrize("stored", STORED)
+@given(st.sampled_from([TINY, ODD]), st.integers(1, 9), st.integers(1, 9), st.integers(1, 5), st.data())
+def test_a_pass_as_one_call_has_the_bits_of_its_operations_one_by_one(
+    stored: str, config: GPT2Config, n_past: int, n_new: int, n_crew: int, data: st.DataObject
+) -> None:
+    """Whatever the number of threads that share it, with more of them than cores too."""
+    model = tiny_model(config, 0, "numba", stored)
+    n_logits = data.draw(st.integers(0, n_new))
+    ids = np.array(data.draw(st.lists(st.integers(0, config.n_vocab - 1), min_size=n_past + n_new, max_size=20)))
+    whole, cut = model.new_cache(), model.new_cache()
+    expected = model.wired(ids[: n_past + n_new], whole, n_past + n_new)
+    model.forward(ids[:n_past].tolist(), cut)
+    logits = np.full((n_logits, config.n_vocab), np.nan, np.float32)
+    epsilon = np.float32(config.layer_norm_epsilon)
+    run(n_crew, model.weights, epsilon, ids[n_past : n_past + n_new], cut.keys, cut.values, n_past, logits)
+    assert logits.tobytes() == expected[n_past + n_new - n_logits :].tobytes()
+    whole.length = cut.length = n_past + n_new
+    assert bits(model, whole) == bits(model, cut)
+
+
+def test_threads_wait_for_each_other() -> None:
+    """On a model that is large enough for them to be at work at the same time."""
+    model = story_model("story-draft", "numba")
+    ids = np.arange(30, 42)
+    alone, together = (model.new_cache() for _ in range(2))
+    expected = model.wired(ids, alone, len(ids))
+    for n_crew in (2, 3) * 10:
+        logits = np.full_like(expected, np.nan)
+        epsilon = np.float32(model.config.layer_norm_epsilon)
+        run(n_crew, model.weights, epsilon, ids, together.keys, together.values, 0, logits)
+        assert logits.tobytes() == expected.tobytes()
+
+
+@given(st.integers(1, 9), st.lists(st.integers(0, 40), min_size=1, max_size=4), seeds)
+def test_each_piece_is_dealt_once_and_a_thread_that_never_comes_is_not_waited_for(
+    n_crew: int, pieces: list[int], seed: int
+) -> None:
+    """One piece at a time, asked for by this or that member of the crew, or always by the same."""
+    rng = np.random.default_rng(seed)
+    board = crew.new_board(len(pieces), n_crew)
+    members = rng.integers(n_crew, size=1 + int(rng.integers(n_crew)))
+    for stage, n in enumerate(pieces):
+        taken, piece = [], crew.NONE
+        while True:
+            piece = crew.take(board, stage, int(rng.choice(members)), n_crew, n, piece)
+            if piece == crew.NONE:
+                break
+            taken.append(piece)
+        assert sorted(taken) == list(range(n))
+
+
+def test_a_thread_begins_with_neighbouring_pieces() -> None:
+    board = crew.new_board(1, 3)
+    firsts = [crew.take(board, 0, me, 3, 12, crew.NONE) for me in range(3)]
+    assert firsts == [0, 4, 8]
+    assert [crew.take(board, 0, 2, 3, 12, crew.NONE) for _ in range(4)] == [9, 10, 11, 1]
 
 
 @pytest.mark.parametrize("ops", [reference, kernels], ids=["numpy", "numba"])
@@ -159,42 +242,79 @@ def test_what_was_stored_is_fetched(ops: Any, n_head: int, d_head: int, n: int, 
 
 
 @pytest.mark.parametrize("ops", [reference, kernels], ids=["numpy", "numba"])
-def test_columns_of_a_packed_weight(ops: Any) -> None:
-    weight = floats(0, 5, 70)
+@pytest.mark.parametrize("stored", STORED)
+def test_columns_of_a_packed_weight(ops: Any, stored: str) -> None:
+    weight, scale = product(0, 5, 70, stored)
     ids = np.array([0, 69, 31, 32, 31])
-    assert np.array_equal(ops.columns(ops.pack(weight), ids), weight[:, ids].T)
+    assert np.array_equal(ops.columns(packed(ops, weight), scale, ids), (weight * scale)[:, ids].T)
 
 
+compiled = pytest.mark.skipif(not JIT, reason="compiled code is switched off")
+
+
+@compiled
 def test_tiles_are_compiled_with_the_promise_that_arrays_do_not_overlap() -> None:
     """An internal of Numba that a new version may drop: the bits stay, and 5 rows cost twice as much as one."""
     numba = pytest.importorskip("numba")
-    if not hasattr(kernels.tile_3, "py_func"):
-        pytest.skip("compiled code is switched off")
     promises = []
-    for pipeline in ({}, {"pipeline_class": kernels.NoAlias}):
-        function = numba.njit(fastmath={"contract"}, **pipeline)(kernels.tile_3.py_func)
+    for pipeline in ({}, {"pipeline_class": compilation.NoAlias}):
+        function = numba.njit(fastmath={"contract"}, **pipeline)(tiles.tile_3.py_func)  # type: ignore[attr-defined]
         function(*floats(0, 3, 8), floats(1, 8, kernels.WIDE), floats(2, 3 * kernels.WIDE))
         (code,) = function.inspect_llvm().values()
         promises.append(code.count("noalias"))
     assert promises[1] > promises[0]
 
 
+def all_compiled() -> dict[str, Any]:
+    """Every compiled function of the package by its name."""
+    files = [import_module(f"minispec.kernels.{file.stem}") for file in Path(kernels.__file__).parent.glob("[a-z]*.py")]
+    return {name: f for module in files for name, f in vars(module).items() if hasattr(f, "targetoptions")}
+
+
+@compiled
 def test_no_kernel_lets_the_compiler_reorder_a_sum_or_forget_nan() -> None:
-    compiled = {name: f for name, f in vars(kernels).items() if hasattr(f, "targetoptions")}
-    if not compiled:
-        pytest.skip("compiled code is switched off")
-    assert {"tile_3", "tile_6", "lane_sum", "softmax_row", "exp"} <= compiled.keys()
-    for name, function in compiled.items():
+    assert {"tile_3", "tile_6", "tile_1_int8", "lane_sum", "softmax_row", "exp", "share"} <= all_compiled().keys()
+    for name, function in all_compiled().items():
         assert function.targetoptions.get("fastmath", False) in (False, {"contract"}), name
 
 
-def test_each_kernel_is_compiled_once() -> None:
+@compiled
+def test_each_kernel_is_compiled_once_for_each_kind_of_weight() -> None:
     """Every caller passes the same kinds of array: a second signature would double the compile time."""
-    if not hasattr(kernels.linear_shared, "signatures"):
-        pytest.skip("compiled code is switched off")
-    kernels.linear(floats(0, 400, 40), kernels.pack(floats(1, 40, 40)), floats(2, 40))
     model = tiny_model()
     model.forward([1, 2, 3], model.new_cache())
-    kernels.warm_up()
-    names = ("linear_shared", "linear_alone", "attention_shared", "attention_alone", "layer_norm_rows", "store_rows")
-    assert {name: len(getattr(kernels, name).signatures) for name in names} == dict.fromkeys(names, 1)
+    model.warm_up()
+    tiny_model(stored="int8").warm_up()
+    for name, function in all_compiled().items():
+        if name in ("run", "together", "share"):
+            assert len(function.signatures) <= 2, name
+    assert len(run.signatures) == 2  # type: ignore[attr-defined]
+
+
+@compiled
+def test_a_change_in_one_file_makes_the_code_kept_for_the_others_stale(tmp_path: Path) -> None:
+    """`linear_pieces` is compiled from int8.py, with the tiles of product.py inside."""
+    package = tmp_path / "minispec"
+    shutil.copytree(Path(kernels.__file__).parents[1], package, ignore=shutil.ignore_patterns("__pycache__", "box"))
+    script = (
+        "import numpy as np; from minispec import kernels\n"
+        "w = kernels.empty_weight((1, 1), np.float32); one = np.ones(1, np.float32); kernels.pack(one[None], w)\n"
+        "print(kernels.__file__, int(kernels.linear(one[None], w, one, 0 * one)[0, 0]))"
+    )
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(tmp_path)}
+
+    def result() -> str:
+        child = subprocess.run(
+            [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
+        file, number = child.stdout.split()
+        assert Path(file).is_relative_to(tmp_path)
+        return number
+
+    assert result() == "1"
+    source = package / "kernels" / "product.py"
+    text = source.read_text(encoding="utf-8")
+    first = "            sums[n] += a[k] * panel[k, n]\n"
+    assert first in text
+    source.write_text(text.replace(first, first.replace("a[k]", "7 * a[k]")), encoding="utf-8")
+    assert result() == "7"

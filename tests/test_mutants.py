@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -27,6 +28,8 @@ ACCEPT_RATE = "test_exactness.py::test_a_guess_is_kept_with_the_chance_of_the_ov
 GREEDY = "test_exactness.py::test_greedy_text_is_identical_in_plain_numpy"
 SAME_SEED = "test_exactness.py::test_sampled_text_of_a_seed_is_identical_in_plain_numpy"
 CACHES = "test_exactness.py::test_both_caches_are_right_after_every_round"
+DEALT = "test_kernels.py::test_each_piece_is_dealt_once_and_a_thread_that_never_comes_is_not_waited_for"
+WAIT = "test_kernels.py::test_threads_wait_for_each_other"
 BITS = "test_exactness.py::test_logits_and_cache_have_the_bits_of_one_pass"
 
 
@@ -137,34 +140,38 @@ MUTANTS = [
     Mutant("noise of another law", "gumbel", "rng.standard_exponential(n_vocab)", "rng.random(n_vocab)",
            "test_exactness.py::test_picks_by_noise_follow_their_law"),
     # the model and its cache
-    Mutant("stale cache row after a rollback", "model", "        self.ops.store(k, v, keys, values, cache.length)",
+    Mutant("stale cache row after a rollback", "model", "        ops.store(k, v, keys, values, cache.length)",
            "        if not keys[:, cache.length].any():\n"
-           "            self.ops.store(k, v, keys, values, cache.length)", GREEDY),
+           "            ops.store(k, v, keys, values, cache.length)", GREEDY),
     Mutant("a truncated cache keeps a row", "kv_cache", "self.length = int(length)",
            "self.length = min(self.length, int(length) + 1)", BITS),
-    Mutant("positions counted from the start of a pass", "model", "self.wpe[n_past : n_past + n_new]",
-           "self.wpe[:n_new]", BITS),
+    Mutant("positions counted from the start of a pass", "model", "w.wpe[n_past : n_past + len(new)]",
+           "w.wpe[: len(new)]", BITS),
     Mutant("a row sees the row after it", "reference", "seen = n_past + row + 1",
            "seen = min(n_past + row + 2, n_past + n_new)", BITS),
-    Mutant("a BLAS for all rows at once", "reference", "        out[row] = x[row] @ weight + bias",
-           "        out[:] = x @ weight + bias", BITS),
+    Mutant("a BLAS for all rows at once", "reference", "        out[row] = x[row] @ weight * scale + bias",
+           "        out[:] = x @ weight * scale + bias", BITS),
     Mutant("keys stored one place late", "reference", "keys[:, n_past : n_past + k.shape[1]] = k",
            "keys[:, n_past : n_past + k.shape[1]] = np.roll(k, n_past > 0, axis=1)", BITS),
-    Mutant("a sum cut by the number of rows", "kernels",
+    Mutant("a sum cut by the number of rows", "kernels.product",
            "    for start in range(0, panel.shape[0], PIECE):\n        stop = min(start + PIECE, panel.shape[0])\n",
            "    piece = PIECE if x.shape[0] < 2 else 16\n"
            "    for start in range(0, panel.shape[0], piece):\n        stop = min(start + piece, panel.shape[0])\n",
            BITS),
-    Mutant("a row sees all keys of its tile", "kernels", "softmax_row(weights[r], n_past + first + r + 1, lanes)",
+    Mutant("a row sees all keys of its tile", "kernels.attention",
+           "softmax_row(weights[r], n_past + first + r + 1, lanes)",
            "softmax_row(weights[r], n_past + first + n_row, lanes)", BITS),
-    Mutant("one thread sums in another order than two", "kernels",
-           "    share = len(x) * weight.size >= WORTH_SHARING\n",
-           "    share = len(x) * weight.size >= WORTH_SHARING\n"
-           "    if __import__('numba').get_num_threads() == 1 and x.shape[1] > 1:\n"
-           "        half = x.shape[1] // 2\n"
-           "        first, rest = (linear(*map(np.ascontiguousarray, (x[:, part], weight[:, part])), 0 * bias)\n"
-           "                       for part in (slice(half), slice(half, None)))\n"
-           "        return first + rest + bias\n", BITS),
+    Mutant("one thread sums in another order than two", "kernels.whole_pass",
+           "linear_piece(up, weight, i, scale, bias, normed)",
+           "linear_piece(up if n_crew > 1 else up * np.float32(3), weight, i, "
+           "scale if n_crew > 1 else scale / np.float32(3), bias, normed)", BITS),
+    Mutant("the next stage begins before the last is done", "kernels.crew", "while look(board, finished) < n:",
+           "while look(board, finished) < 0:", WAIT),
+    Mutant("a run's first piece is the last of the run before", "kernels.crew",
+           "            piece = first + add(board, counter)",
+           "            piece = max(first - 1, 0) + add(board, counter)", DEALT),
+    Mutant("the scale of the output before", "kernels.int8", "sums[r * 2 * WIDE + n] * scale[column + n]",
+           "sums[r * 2 * WIDE + n] * scale[max(column + n - 1, 0)]", "test_kernels.py::test_linear_equals_numpy"),
 ]  # fmt: skip
 
 
@@ -173,12 +180,13 @@ def run(mutant: Mutant, folder: Path) -> subprocess.CompletedProcess[str]:
     change = {"module": f"minispec.{mutant.module}", "old": mutant.old, "new": mutant.new}
     environment = os.environ | {"MINISPEC_MUTANT": json.dumps(change)}
     environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    if mutant.module == "kernels":
-        environment["NUMBA_CACHE_DIR"] = str(folder)  # what is kept elsewhere was compiled from the right source
+    if mutant.module.startswith("kernels"):
+        # What is kept elsewhere was compiled from the right source, or from another mutant's.
+        environment["NUMBA_CACHE_DIR"] = str(folder / str(crc32(mutant.name.encode())))
     options = ["-x", "-q", "-p", "mutation", "-p", "no:cacheprovider", "--hypothesis-profile=mutants", "--tb=short"]
     return subprocess.run(
         [sys.executable, "-m", "pytest", *options, str(TESTS / mutant.caught_by)],
-        cwd=TESTS.parent, env=environment, capture_output=True, text=True, encoding="utf-8", timeout=600,
+        cwd=TESTS.parent, env=environment, capture_output=True, text=True, encoding="utf-8", timeout=300,
     )  # fmt: skip
 
 

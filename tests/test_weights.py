@@ -662,7 +662,7 @@ def test_load_model_takes_a_path_or_its_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("weights", "backend", "told"),
-    [("int8", "numpy", "not available yet"), ("f64", "numpy", "'f64'"), ("f32", "torch", "backend is 'torch'")],
+    [("f64", "numpy", "'f64': choose one of f32, int8"), ("f32", "torch", "backend is 'torch'")],
 )
 def test_unknown_options_are_refused_before_anything_is_read(weights: str, backend: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):

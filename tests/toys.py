@@ -26,9 +26,9 @@ ODD = GPT2Config(n_layer=3, n_head=3, n_embd=21, n_ctx=45, n_vocab=71, n_inner=5
 
 
 @lru_cache(maxsize=64)
-def tiny_model(config: GPT2Config = TINY, seed: int = 0, backend: str = "numba") -> GPT2:
+def tiny_model(config: GPT2Config = TINY, seed: int = 0, backend: str = "numba", stored: str = "f32") -> GPT2:
     """A random GPT-2 whose logits are far enough apart to have opinions."""
-    return GPT2(config, tiny_tensors(config, seed), backend)
+    return GPT2(config, tiny_tensors(config, seed), backend, stored)
 
 
 @contextmanager

@@ -38,8 +38,8 @@ def load(settings: Settings, quiet: bool) -> Pair:
 
     with announced(f"loading {settings.target} ...", quiet):
         pair = open_pair(settings)
-    with announced("preparing the kernels (the first start of an installation compiles them, about 10 s) ...", quiet):
-        pair.target.ops.warm_up()
+    with announced("preparing the kernels (the first start of an installation compiles them, about 20 s) ...", quiet):
+        pair.warm_up()
     return pair
 
 
@@ -64,6 +64,8 @@ def hints(settings: Settings, prompt: str) -> Iterator[str]:
         yield "note: --top-k and --top-p have no effect at temperature 0: add --temperature 1"
     if settings.temperature == 0 and settings.coupling != "optimal":
         yield "note: --coupling has no effect at temperature 0: add --temperature 1"
+    if settings.weights != "f32":
+        yield f"note: {settings.target} in {settings.weights} is a model of its own: its text may differ from f32's"
     if prompt != prompt.rstrip(" "):
         yield "note: the prompt ends in a space, but words begin with theirs: the text is better without it"
 

@@ -1,0 +1,177 @@
+"""GPT-2's operations as Numba kernels: the twins of `reference.py`, at the speed of memory.
+
+Here they have the names, the arguments and the order of `reference.py`; `forward` is all of them as one call, and
+what a model runs. The kernels behind, each with its one idea and what it costs:
+
+    product      rows by weights, where the time goes
+    int8         the same with weights of 8 bits
+    rows         GELU, layer norm, softmax
+    attention    looking back over the cache
+    crew         how threads share a pass
+    whole_pass   the pass as one call
+    compilation  what the compiler is promised, and when code on disk is stale
+
+Axes as in `reference.py`; a weight lies in n_panel panels of WIDE columns, [n_panel, n_in, WIDE].
+"""
+
+from __future__ import annotations
+
+from pickle import UnpicklingError
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from minispec.kernels.attention import attend_all, store_rows
+from minispec.kernels.compilation import Floats, Ints, compiled_for, fused
+from minispec.kernels.int8 import linear_pieces, n_sides
+from minispec.kernels.product import ROWS, WIDE
+from minispec.kernels.rows import gelu_row, layer_norm_rows, softmax_rows
+from minispec.kernels.whole_pass import run
+from minispec.parameters import Weights
+
+__all__ = [
+    "ROWS", "WIDE", "attention", "columns", "compiled_for", "empty_cache", "empty_weight", "fetch", "forward", "fused",
+    "gelu", "layer_norm", "linear", "pack", "softmax", "store", "warm_up",
+]  # fmt: skip
+
+WORTH_SHARING = 1 << 20  # multiply-adds, about 80 us on one core: for less, waking a second one does not pay
+DEAR_REGION = 8  # times as much, where waking one costs 80 us and not one
+
+
+def layer_norm(x: Floats, weight: Floats, bias: Floats, eps: float) -> Floats:
+    """Each row to mean 0 and variance 1, then scaled and shifted: [n_new, n] -> [n_new, n]."""
+    y = np.empty_like(x)
+    layer_norm_rows(x, weight, bias, np.float32(eps), y)
+    return y
+
+
+def gelu(x: Floats) -> Floats:
+    """GPT-2's GELU, the one with tanh, element by element."""
+    y = x.copy()
+    gelu_row(y.reshape(-1))
+    return y
+
+
+def softmax(x: Floats) -> Floats:
+    """Scores [n_row, n] to probabilities along the last axis."""
+    y = np.empty_like(x)
+    softmax_rows(x, y)
+    return y
+
+
+def linear(x: Floats, weight: NDArray[Any], scale: Floats, bias: Floats) -> Floats:
+    """(x @ weight) * scale + bias: [n_new, n_in] by panels [n_panel, n_in, WIDE] -> [n_new, n_out]."""
+    y = np.empty((len(x), len(bias)), np.float32)
+    linear_pieces(x, weight, scale, bias, y)
+    return y
+
+
+def attention(q: Floats, keys: Floats, values: Floats, n_past: int, scale: float) -> Floats:
+    """Each new row looks at itself and all rows before it: -> [n_new, n_head * d_head].
+
+    q [n_head, n_new, d_head]; keys and values as `empty_cache` lays out a layer's, n_past + n_new filled.
+    """
+    n_head, n_new, d_head = q.shape
+    out = np.empty((n_new, n_head * d_head), np.float32)
+    attend_all(q.transpose(1, 0, 2).reshape(out.shape), keys, values, n_past, np.float32(scale), out)
+    return out
+
+
+def forward(w: Weights, eps: float, ids: Ints, keys: Floats, values: Floats, n_past: int, n_logits: int) -> Floats:
+    """A whole pass: ids [n_new] -> logits [n_logits, n_vocab] of the last rows; keys and values get n_new rows."""
+    logits = np.empty((n_logits, len(w.lm_head_bias)), np.float32)
+    n_crew = numba.get_num_threads() if _worth_sharing(len(ids) * _n_multiply_adds(w)) else 1
+    run(n_crew, w, np.float32(eps), ids, keys, values, n_past, logits)
+    return logits
+
+
+def _n_multiply_adds(w: Weights) -> int:
+    """Of a row, in the products of the layers and the output layer."""
+    return w.c_attn_weight.size + w.attn_c_proj_weight.size + 2 * w.c_fc_weight.size + w.lm_head.size
+
+
+def _worth_sharing(n: int) -> bool:
+    return n >= WORTH_SHARING * (DEAR_REGION if _layer() == "workqueue" else 1)
+
+
+# --- how weights and cache are laid out ----------------------------------------------------------
+
+
+def empty_weight(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Room for weights [..., n_in, n_out]: panels [..., n_panel, n_in, WIDE], an even number of them for 8 bits."""
+    *many, n_in, n_out = shape
+    together = WIDE * n_sides(np.dtype(dtype).itemsize)
+    return np.zeros((*many, -(-n_out // together) * together // WIDE, n_in, WIDE), dtype)
+
+
+def pack(weight: NDArray[Any], panels: NDArray[Any]) -> None:
+    """Write a weight [n_in, n_out] into panels [n_panel, n_in, WIDE]; past n_out they stay 0."""
+    for p in range(-(-weight.shape[1] // WIDE)):
+        some = weight[:, p * WIDE : (p + 1) * WIDE]
+        panels[p, :, : some.shape[1]] = some
+
+
+def columns(weight: NDArray[Any], scale: Floats, ids: Ints) -> Floats:
+    """Columns of a packed weight, times their scales: panels at ids [n_new] -> [n_new, n_in]."""
+    y: Floats = weight[ids // WIDE, :, ids % WIDE] * scale[ids, None]
+    return y
+
+
+def empty_cache(n_layer: int, n_head: int, n_ctx: int, d_head: int) -> tuple[Floats, Floats]:
+    """Keys [n_layer, n_head, n_ctx / WIDE, d_head, WIDE] and values [n_layer, n_head, d_head / WIDE, n_ctx, WIDE]."""
+    keys = np.zeros((n_layer, n_head, -(-n_ctx // WIDE), d_head, WIDE), np.float32)
+    return keys, np.zeros((n_layer, n_head, -(-d_head // WIDE), n_ctx, WIDE), np.float32)
+
+
+def store(k: Floats, v: Floats, keys: Floats, values: Floats, n_past: int) -> None:
+    """Write k and v [n_head, n_new, d_head] into a layer's cache from position n_past on."""
+    store_rows(np.concatenate([k, v], axis=2), keys, values, n_past)
+
+
+def fetch(keys: Floats, values: Floats, length: int) -> tuple[Floats, Floats]:
+    """What `store` wrote: the first `length` rows of a layer's cache, both [n_head, length, d_head]."""
+    n_head, _, d_head, _ = keys.shape
+    k = keys.transpose(0, 1, 3, 2).reshape(n_head, -1, d_head)
+    v = values.transpose(0, 2, 1, 3).reshape(n_head, values.shape[2], -1)
+    return k[:, :length], v[:, :length, :d_head]
+
+
+# --- compiled code -------------------------------------------------------------------------------
+
+
+def warm_up(dtype: np.dtype[Any]) -> None:
+    """Compile all that a pass over weights of this type needs, or load it from the cache on disk.
+
+    Raises ValueError where what is kept on disk is damaged, or cannot be read or written.
+    """
+    try:
+        _smallest_pass(dtype)
+    except (OSError, EOFError, UnpicklingError, RuntimeError) as error:
+        folder = getattr(getattr(run, "_cache", None), "cache_path", "Numba's cache")
+        raise ValueError(
+            f"the compiled kernels in {folder} cannot be used ({error!r:.100}): "
+            "empty that folder, or set NUMBA_CACHE_DIR to another"
+        ) from error
+
+
+def _smallest_pass(dtype: np.dtype[Any]) -> None:
+    """One token through one layer of width one, by two threads."""
+    one, row = np.zeros(1, np.float32), np.zeros((1, 1), np.float32)
+    three, weight = np.zeros((1, 3), np.float32), empty_weight((1, 1, 1), dtype)
+    linear_ = weight, row, row
+    w = Weights(
+        weight[0], one, row, row, row, empty_weight((1, 1, 3), dtype), three, three, *linear_, row, row, *linear_,
+        *linear_, one, one, weight[0], one, one, one,
+    )  # fmt: skip
+    run(2, w, np.float32(1), np.zeros(1, np.int64), *empty_cache(1, 1, 1, 1), 0, row)
+
+
+def _layer() -> str | None:
+    """Which of Numba's threading layers is in use, once one is."""
+    try:
+        layer: str = numba.threading_layer()  # type: ignore[attr-defined]
+    except ValueError:
+        return None
+    return layer

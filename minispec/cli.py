@@ -15,6 +15,7 @@ from contextlib import suppress
 import click
 
 from minispec import __version__
+from minispec.commands.bench import bench
 from minispec.commands.compare import compare
 from minispec.commands.generate import generate
 from minispec.commands.shared import note
@@ -46,11 +47,12 @@ def cli() -> None:
     minispec generate "Once upon a time"
     minispec compare "Once upon a time" -n 100
     minispec verify --quick
+    minispec bench --only passes
     minispec generate -m gpt2-medium -d gpt2 "The cat sat on the"
     """
 
 
-for command in (generate, compare, verify):
+for command in (generate, compare, verify, bench):
     cli.add_command(command)
 
 

@@ -85,12 +85,17 @@ def scripts(config: GPT2Config, accept: float, seed: int = 0) -> tuple[Ints, Int
 
     Raises ValueError for a chance outside 0..1.
     """
-    if not 0 <= accept <= 1:
-        raise ValueError(f"the chance of acceptance is {accept}: give a number from 0 to 1")
+    check_chance(accept)
     rng = np.random.default_rng(seed)
     target = rng.integers(config.n_vocab - 1, size=config.n_ctx)  # the last token would end the text
     other = (target + rng.integers(1, config.n_vocab - 1, size=config.n_ctx)) % (config.n_vocab - 1)
     return target, np.where(rng.random(config.n_ctx) < accept, target, other)
+
+
+def check_chance(accept: float) -> None:
+    """Raise ValueError unless this is a chance."""
+    if not 0 <= accept <= 1:
+        raise ValueError(f"the chance of acceptance is {accept}: give a number from 0 to 1")
 
 
 def write_random(folder: Path, config: GPT2Config, seed: int = 0) -> None:

@@ -21,6 +21,7 @@ from minispec.session import Settings
 Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULTS = Settings()
 CHECKS = ("greedy", "gumbel", "bits", "law", "dice", "golden", "known outputs")  # of verify, in this order
+PARTS = ("bandwidth", "passes", "prefill", "memory", "start", "end-to-end")  # of bench, in this order
 
 
 class Number(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.3 on
@@ -49,6 +50,17 @@ class DraftTokens(Number):
         if value == "auto":
             self.fail("'auto' is not available yet: give a number", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class Numbers(Number):
+    """Integers with commas between them, each once, in order."""
+
+    def __init__(self, low: float = 0) -> None:
+        super().__init__(int, low)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        words = value.split(",") if isinstance(value, str) else value
+        return tuple(sorted({super(Numbers, self).convert(word, param, ctx) for word in words}))
 
 
 # fmt: off
@@ -81,9 +93,7 @@ TEXT_OPTIONS = [
                  "seed, whatever guesses, and with none."),
     click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be given again."),
 ]
-RUN_OPTIONS = [
-    click.option("--seed", type=Number(int), default=DEFAULTS.seed, show_default=True, metavar="N",
-                 help="Decides every random choice."),
+MACHINE_OPTIONS = [
     click.option("--threads", type=Number(int, 1), metavar="N", help="Cores to use.  [default: all]"),
     click.option("--weights", type=click.Choice(["f32", "int8"]), default=DEFAULTS.weights, show_default=True,
                  help="How the target's weights are kept: int8 is smaller and faster, and writes a text of its own."),
@@ -92,6 +102,11 @@ RUN_OPTIONS = [
     click.option("--backend", type=click.Choice(["numba", "numpy"]), default=DEFAULTS.backend, show_default=True,
                  help="Compiled kernels, or the plain NumPy to read (slow)."),
     click.option("--offline", is_flag=True, help="Never download; use what is in the cache."),
+]
+RUN_OPTIONS = [
+    click.option("--seed", type=Number(int), default=DEFAULTS.seed, show_default=True, metavar="N",
+                 help="Decides every random choice."),
+    *MACHINE_OPTIONS,
 ]
 OUTPUT_OPTIONS = [
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),

@@ -16,6 +16,8 @@ import pytest
 from checkpoints import TINY, tiny_tensors, write_checkpoint
 
 from minispec.cli import main
+from minispec.made_up import write_scripted_pair
+from minispec.model import GPT2Config
 
 PROMPT = "Once upon a time"
 MINISPEC = [sys.executable, "-m", "minispec"]
@@ -342,6 +344,86 @@ def test_a_truncated_file_is_refused_before_any_text(run: Any, tmp_path: Path) -
     assert "truncated" in err
 
 
+# --- bench -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Options that name a small scripted pair."""
+    folder, config = tmp_path_factory.mktemp("scripted"), GPT2Config(2, 2, 64, 128, 700, 256)
+    write_scripted_pair((folder / "target", folder / "draft"), (config, config), 0.8)
+    return ["-m", str(folder / "target"), "-d", str(folder / "draft"), "--repetitions", "1", "-n", "30", "-k", "2,3"]
+
+
+def test_bench_measures_every_part(run: Any, scripted: list[str]) -> None:
+    result = run_json(run, "bench", *scripted)
+    assert result["read_bandwidth_gb_s"] > 0
+    assert {(row["model"], row["rows"], row["context"]) for row in result["passes"] if row["weights"] == "f32"} == {
+        (name, *case)
+        for name in (scripted[1], scripted[3])
+        for case in [*((rows, 64) for rows in range(1, 17)), (1, 127)]
+    }
+    assert len(result["memory"]) == 3
+    assert result["start"][0]["seconds"] > 0
+    plain, speculative = result["end_to_end"]
+    assert (plain["mode"], speculative["mode"]) == ("plain", "speculative")
+    assert plain["same_text"] is speculative["same_text"] is True
+    assert speculative["num_draft_tokens"] in (2, 3)
+    assert speculative["tokens_per_pass"] > 1
+    assert [row["num_draft_tokens"] for row in result["draft_lengths"]] == [2, 3]
+
+
+def test_bench_prints_tables(run: Any, scripted: list[str]) -> None:
+    status, out, err = run("bench", *scripted, "--only", "end-to-end", "-d", "none", "-q")
+    assert (status, err) == (0, "")
+    assert "| plain |" in out
+    assert "speculative" not in out
+    assert "Read bandwidth" in out
+    status, out, _ = run("bench", *scripted, "--only", "bandwidth", "--output", "csv")
+    assert out.startswith("part,row,name,value\nread_bandwidth_gb_s,1,read_bandwidth_gb_s,")
+    assert run_json(run, "bench", *scripted, "--only", "bandwidth")["passes"] == []
+
+
+def test_bench_makes_up_what_it_needs(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = GPT2Config(1, 2, 64, 128, 700, 256)
+    monkeypatch.setattr("minispec.made_up.shape_of", lambda _: config)
+    few = ["--folder", str(tmp_path), "--repetitions", "1", "--only", "end-to-end", "-n", "20", "-k", "3"]
+    one = run_json(run, "bench", "--random", "gpt2-medium", *few)
+    assert [row["mode"] for row in one["end_to_end"]] == ["plain"]
+    assert (one["target"], one["draft"]) == ("random gpt2-medium", None)
+    two = run_json(run, "bench", "--scripted", "1", *few)
+    assert two["end_to_end"][1]["accept_rate"] == 1
+    assert (two["target"], two["draft"]) == ("scripted gpt2-medium", "scripted gpt2")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--random gpt2 --scripted 0.8", "given twice, by --random and --scripted"),
+        ("--random gpt2 -m story-target", "given twice, by --random and -m"),
+        ("--random gpt3", "no shape is called 'gpt3'"),
+        ("--scripted 1.5", "from 0 to 1"),
+        ("--scripted 0.8 -d story-draft", "leave out -d"),
+        ("--scripted 0.8 --shapes gpt2", "--shapes is 'gpt2': give two"),
+        ("--shapes gpt2,gpt2", "add --scripted"),
+        ("-k 2,x", "'x' cannot be used"),
+        ("-k 0", "1 or more"),
+        ("--json --output csv", "both given"),
+        ("--only passes --against transformers", "--only end-to-end"),
+        ("--gguf x", "add --against llama.cpp"),
+        ("--against llama.cpp", "give --gguf FILE"),
+        ("-n 600", "give a smaller -n"),
+        ("Once", "bench takes no prompt"),
+    ],
+)
+def test_bench_refuses_in_one_line(run: Any, options: str, message: str) -> None:
+    status, out, err = run("bench", *options.split(), "-q")
+    assert (status, out) == (2, "")
+    (line,) = err.strip().splitlines()
+    assert message in line
+
+
 # --- as a process ------------------------------------------------------------------------------------
 
 
@@ -351,6 +433,7 @@ def test_a_truncated_file_is_refused_before_any_text(run: Any, tmp_path: Path) -
         ("generate", "--target --model --draft --num-draft-tokens --temp --stop --coupling --json --offline"),
         ("compare", "--target --draft --num-draft-tokens --temp --coupling --repetitions --json"),
         ("verify", "--target --draft --threads --seed --coupling --only --quick --thorough --json"),
+        ("bench", "--target --draft --num-draft-tokens --random --scripted --against --output --repetitions --json"),
     ],
 )
 def test_help_is_quick_to_load_and_names_the_options(command: str, options: str) -> None:
@@ -377,9 +460,9 @@ def test_threads_are_limited_before_numpy_is_imported() -> None:
         "import sys, minispec.cli, minispec.options\n"
         "def spy(*_): assert 'numpy' not in sys.modules; sys.exit(7)\n"
         "minispec.options.limit_threads = spy\n"
-        "minispec.cli.main([sys.argv[1], 'Once', '--threads', '1'])"
+        "minispec.cli.main([sys.argv[1], '--threads', '1'])"
     )
-    for command in ("generate", "compare"):
+    for command in ("generate", "compare", "bench"):
         assert subprocess.run([sys.executable, "-c", script, command], check=False).returncode == 7
 
 

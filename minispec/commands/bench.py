@@ -1,0 +1,167 @@
+"""`minispec bench`: what passes cost on this machine, and what speculation makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from minispec.commands.shared import note
+from minispec.options import (
+    DEFAULTS,
+    MACHINE_OPTIONS,
+    OUTPUT_OPTIONS,
+    PAIR_OPTIONS,
+    PARTS,
+    Number,
+    Numbers,
+    settings_from,
+    with_options,
+)
+
+if TYPE_CHECKING:
+    from minispec.bench_models import Model
+    from minispec.session import Settings
+
+PROGRAMS = ("transformers", "llama.cpp")
+
+
+# fmt: off
+MADE_UP_OPTIONS = [
+    click.option("--random", "shape", metavar="SHAPE",
+                 help="Instead of -m: make up a checkpoint of this shape, such as gpt2-medium."),
+    click.option("--scripted", "accept", type=Number(float, 0, 1), metavar="ACCEPT",
+                 help="Instead of -m and -d: make up a pair at full cost whose draft agrees with this chance."),
+    click.option("--shapes", default="gpt2-medium,gpt2", show_default=True, metavar="TARGET,DRAFT",
+                 help="The shapes of the scripted pair."),
+    click.option("--folder", metavar="DIR", help="Keep made-up checkpoints here.  [default: the user's cache folder]"),
+]
+MEASURE_OPTIONS = [
+    click.option("-k", "--num-draft-tokens", "lengths", type=Numbers(1), default="2,4,6,8", show_default=True,
+                 metavar="N,...", help="Draft lengths to try; the best one counts."),
+    click.option("-n", "--max-new-tokens", "--max-tokens", type=Number(int, 1), default=DEFAULTS.max_new_tokens,
+                 show_default=True, metavar="N", help="Tokens of a text."),
+    click.option("-p", "--prompt", "prompts", multiple=True, default=["Once upon a time"], show_default=True,
+                 metavar="TEXT", help="What a text begins with; may be given again."),
+    click.option("--repetitions", type=Number(int, 1), default=5, show_default=True, metavar="N",
+                 help="Times everything is measured, in turn; the medians count."),
+    click.option("--only", "parts", type=click.Choice(PARTS), multiple=True, metavar="PART",
+                 help=f"Measure this alone; may be given again: {', '.join(PARTS)}."),
+    click.option("--against", type=click.Choice(PROGRAMS), multiple=True, metavar="PROGRAM",
+                 help=f"Write the same texts with another program as well: {' or '.join(PROGRAMS)}."),
+    click.option("--gguf", metavar="FILE", help="The target for llama.cpp."),
+    click.option("--gguf-draft", metavar="FILE", help="The draft for llama.cpp."),
+    click.option("--output", type=click.Choice(["md", "csv", "json"]), help="How to print it.  [default: md]"),
+]
+# fmt: on
+
+
+@click.command(short_help="What do passes cost here, and what does speculation make of it?")
+@with_options(PAIR_OPTIONS, MADE_UP_OPTIONS, MEASURE_OPTIONS, MACHINE_OPTIONS, OUTPUT_OPTIONS)
+@click.pass_context
+def bench(context: click.Context, /, **options: Any) -> None:
+    """Measure passes, memory and texts on this machine. Everything is timed in turn, and passes with a read of memory
+    before and after, so that ratios hold where speed itself changes.
+
+    \b
+    bandwidth    how fast all threads read memory; always measured
+    passes       a pass over 1 to 16 rows, and far into the context
+    prefill      a pass over a prompt, against NumPy's BLAS
+    memory       peak memory and the time to load
+    start        from the start of the process to the first text
+    end-to-end   texts, plain and speculative, greedy
+
+    \b
+    minispec bench
+    minispec bench --scripted 0.8 --against transformers
+    minispec bench --random gpt2-medium --only passes --output csv
+    """
+    output = output_format(options)
+    check_options(context, options)
+    settings, quiet = settings_from(options), options["quiet"]
+    from minispec import bench_report
+    from minispec.bench import Plan, run_bench
+
+    def say(text: str) -> None:
+        if not quiet:
+            note(text)
+
+    models = made_up_models(context, options, say) or named_models(settings)
+    parts = options["parts"] or PARTS
+    plan = Plan(
+        settings, models, parts, options["lengths"], options["prompts"], options["repetitions"], options["against"],
+        options["gguf"], options["gguf_draft"],
+    )  # fmt: skip
+    report = run_bench(plan, say, quiet)
+    asked = {"target": models[0].label, "draft": models[1].label if len(models) > 1 else None}
+    asked_texts = {"prompts": list(plan.prompts), "max_new_tokens": settings.max_new_tokens}
+    render = {"md": bench_report.as_markdown, "csv": bench_report.as_csv, "json": bench_report.as_json}[output]
+    click.echo(render(report, asked | asked_texts | {"repetitions": plan.repetitions}))
+    if any(row.program == "minispec" and not row.same_text for row in report.tables.get("end_to_end", [])):
+        note("minispec: THE TEXTS DIFFER: speculative decoding wrote another text; minispec verify looks further")
+        raise SystemExit(1)
+
+
+def output_format(options: dict[str, Any]) -> str:
+    """md, csv or json."""
+    if options["as_json"] and options["output"] not in (None, "json"):
+        raise click.UsageError(f"--json and --output {options['output']} are both given: give one")
+    return "json" if options["as_json"] else options["output"] or "md"
+
+
+def check_options(context: click.Context, options: dict[str, Any]) -> None:
+    """Refuse options that contradict each other, or that would have no effect."""
+    ways = ["--random"] * (options["shape"] is not None) + ["--scripted"] * (options["accept"] is not None)
+    ways += ["-m"] * given(context, "target")
+    if len(ways) > 1:
+        raise click.UsageError(f"the target is given twice, by {' and '.join(ways)}: give one")
+    if options["accept"] is not None and given(context, "draft"):
+        raise click.UsageError("--scripted makes up the draft as well: leave out -d")
+    if options["accept"] is None and given(context, "shapes"):
+        raise click.UsageError("--shapes are those of a scripted pair: add --scripted 0.8")
+    if options["shapes"].count(",") != 1:
+        raise click.UsageError(f"--shapes is {options['shapes']!r}: give two, as in gpt2-medium,gpt2")
+    if options["against"] and options["parts"] and "end-to-end" not in options["parts"]:
+        raise click.UsageError("--against compares texts: leave out --only, or add --only end-to-end")
+    if (options["gguf"] or options["gguf_draft"]) and "llama.cpp" not in options["against"]:
+        raise click.UsageError("--gguf is for llama.cpp: add --against llama.cpp")
+
+
+def given(context: click.Context, option: str) -> bool:
+    """Whether the user gave this option, and not its default."""
+    return context.get_parameter_source(option) not in (None, click.core.ParameterSource.DEFAULT)
+
+
+def named_models(settings: Settings) -> tuple[Model, ...]:
+    """The pair that -m and -d name."""
+    from minispec.bench_models import Model
+
+    target = Model(settings.target, settings.weights, settings.target)
+    name = settings.draft_name
+    return (target,) if name is None else (target, Model(name, settings.draft_weights, name))
+
+
+def made_up_models(
+    context: click.Context, options: dict[str, Any], say: Callable[[str], None]
+) -> tuple[Model, ...] | None:
+    """The models of --random or --scripted, made up unless they are there; None without these."""
+    from minispec.bench_models import Model, cache_folder, random_folder, scripted_folders
+
+    base = Path(options["folder"]).expanduser() if options["folder"] else cache_folder()
+    if options["shape"] is not None:
+        folder = random_folder(options["shape"], base, say)
+        target = Model(str(folder), options["weights"], f"random {options['shape']}")
+        draft = options["draft"]
+        return (target,) if draft in (None, "none") else (target, Model(draft, options["draft_weights"], draft))
+    if options["accept"] is None:
+        return None
+    target_shape, _, draft_shape = options["shapes"].partition(",")
+    folders = scripted_folders(options["accept"], (target_shape, draft_shape), base, say)
+    # A draft's text is not the result, so the cheaper copy is the one to take.
+    draft_weights = options["draft_weights"] if given(context, "draft_weights") else "int8"
+    return (
+        Model(str(folders[0]), options["weights"], f"scripted {target_shape}"),
+        Model(str(folders[1]), draft_weights, f"scripted {draft_shape}"),
+    )

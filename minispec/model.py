@@ -18,19 +18,17 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from minispec.kv_cache import KVCache
-from minispec.parameters import Weights
-from minispec.reference import quantise
+from minispec.parameters import take
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 BACKENDS = ("numba", "numpy")
-STORED = {"f32": np.float32, "int8": np.int8}  # how the weights of products are kept
+STORED: dict[str, type[np.generic]] = {"f32": np.float32, "int8": np.int8}  # how the weights of products are kept
 _MODULES = dict(zip(BACKENDS, ("minispec.kernels", "minispec.reference"), strict=True))
 
 
@@ -105,50 +103,7 @@ class GPT2:
         self.config = config
         self.ops = operations(backend)
         self.stored = stored
-        self.weights = self._take(tensors)
-
-    def _take(self, tensors: Mapping[str, Floats]) -> Weights:
-        c, layers = self.config, range(self.config.n_layer)
-
-        def stack(name: str) -> Floats:
-            return np.stack([np.asarray(tensors[f"h.{layer}.{name}"], np.float32) for layer in layers])
-
-        def products(name: str, n_in: int, n_out: int) -> tuple[NDArray[Any], Floats, Floats]:
-            weight, scale = self._room(c.n_layer, n_in, n_out)
-            for layer in layers:
-                self._pack(tensors[f"h.{layer}.{name}.weight"], weight[layer], scale[layer])
-            return weight, scale, stack(f"{name}.bias")
-
-        def output(name: str) -> tuple[NDArray[Any], Floats]:
-            weight, scale = self._room(1, c.n_embd, c.n_vocab)
-            self._pack(tensors[name].T, weight[0], scale[0])
-            return weight[0], scale[0]
-
-        wte = output("wte.weight")  # a token's embedding is a column of the output layer
-        weights = (
-            *wte, np.array(tensors["wpe.weight"]),
-            stack("ln_1.weight"), stack("ln_1.bias"),
-            *products("attn.c_attn", c.n_embd, 3 * c.n_embd), *products("attn.c_proj", c.n_embd, c.n_embd),
-            stack("ln_2.weight"), stack("ln_2.bias"),
-            *products("mlp.c_fc", c.n_embd, c.n_inner), *products("mlp.c_proj", c.n_inner, c.n_embd),
-            np.array(tensors["ln_f.weight"]), np.array(tensors["ln_f.bias"]),
-        )  # fmt: skip
-        head = output("lm_head.weight") if "lm_head.weight" in tensors else wte
-        scales = np.array([c.attention_scale(layer) for layer in layers], np.float32)
-        return Weights(*weights, *head, np.zeros(c.n_vocab, np.float32), scales)
-
-    def _room(self, n_layer: int, n_in: int, n_out: int) -> tuple[NDArray[Any], Floats]:
-        """Empty weights and scales of 1, for n_layer products."""
-        weight = self.ops.empty_weight((n_layer, n_in, n_out), STORED[self.stored])
-        return weight, np.ones((n_layer, n_out), np.float32)
-
-    def _pack(self, weight: Floats, packed: NDArray[Any], scale: Floats) -> None:
-        """Write a weight [n_in, n_out] where it belongs, quantised if it is to be."""
-        if self.stored == "int8":
-            integers, scale[:] = quantise(weight)
-            self.ops.pack(integers, packed)
-        else:
-            self.ops.pack(weight, packed)
+        self.weights = take(config, tensors, self.ops, STORED[stored])
 
     def __repr__(self) -> str:
         c = self.config

@@ -78,9 +78,9 @@ def empty_weight(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     return np.empty(shape, dtype)
 
 
-def pack(weight: NDArray[Any], packed: NDArray[Any]) -> None:
-    """Write a weight [n_in, n_out] as `linear` wants it: unchanged."""
-    packed[:] = weight
+def pack(weight: NDArray[Any], packed: NDArray[Any], first: int = 0) -> None:
+    """Write a weight [n_in, n_out] as `linear` wants it, unchanged: the outputs from `first` on."""
+    packed[:, first : first + weight.shape[1]] = weight
 
 
 def quantise(weight: Floats) -> tuple[NDArray[np.int8], Floats]:

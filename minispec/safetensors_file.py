@@ -88,17 +88,19 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
     }
 
 
-def read_tensor(tensor: StoredTensor, n_rows: int | None = None) -> Floats:
-    """A tensor's values as float32, or those of its first n_rows rows; exact for F32, F16 and BF16.
+def read_tensor(tensor: StoredTensor, rows: tuple[int, int] | None = None) -> Floats:
+    """A tensor's values as float32, or those of its rows from one to before another; exact for F32, F16 and BF16.
 
     Raises ValueError for another dtype, for NaN or infinite values, and for a file that has become shorter.
     """
-    shape = tensor.shape if n_rows is None else (n_rows, *tensor.shape[1:])
+    shape, start = tensor.shape, 0
+    if rows is not None:
+        shape, start = (rows[1] - rows[0], *shape[1:]), rows[0] * prod(shape[1:])
     out = np.empty(prod(shape), np.float32)
-    first = 0
-    for values in _chunks(tensor, out.size):
-        out[first : first + values.size] = values
-        first += values.size
+    done = 0
+    for values in _chunks(tensor, out.size, start):
+        out[done : done + values.size] = values
+        done += values.size
     return out.reshape(shape)
 
 
@@ -116,12 +118,12 @@ def check_dtype(tensor: StoredTensor) -> None:
         )
 
 
-def _chunks(tensor: StoredTensor, count: int) -> Iterator[Floats]:
-    """The first `count` values of a tensor, some at a time, each from a map of its own range of the file."""
+def _chunks(tensor: StoredTensor, count: int, start: int = 0) -> Iterator[Floats]:
+    """`count` values of a tensor from `start` on, some at a time, each from a map of its own range of the file."""
     check_dtype(tensor)
     stored = np.dtype(_STORED_AS[tensor.dtype])
-    for first in range(0, count, _CHUNK):
-        n_here = min(_CHUNK, count - first)
+    for first in range(start, start + count, _CHUNK):
+        n_here = min(_CHUNK, start + count - first)
         try:
             part = np.memmap(tensor.path, stored, "r", tensor.start + first * stored.itemsize, (n_here,))
         except (ValueError, OSError):  # a range past the end cannot be mapped

@@ -139,8 +139,12 @@ class Checkpoint(Mapping[str, Floats]):
 
     def __getitem__(self, name: str) -> Floats:
         """Read a tensor. Raises ValueError for values that are not finite."""
-        rows = self.config.n_vocab if name in ("wte.weight", "lm_head.weight") else None
+        rows = (0, self.config.n_vocab) if name in ("wte.weight", "lm_head.weight") else None
         return read_tensor(self._tensors[name], rows)
+
+    def rows(self, name: str, first: int, last: int) -> Floats:
+        """Read rows first to last - 1 of a tensor. Raises ValueError for values that are not finite."""
+        return read_tensor(self._tensors[name], (first, last))
 
     def __contains__(self, name: object) -> bool:
         """Whether there is such a tensor; the mixin's version would read it to find out."""

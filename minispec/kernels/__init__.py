@@ -36,7 +36,7 @@ __all__ = [
     "gelu", "layer_norm", "linear", "pack", "softmax", "store", "warm_up",
 ]  # fmt: skip
 
-WORTH_SHARING = 1 << 20  # multiply-adds, about 80 us on one core: for less, waking a second one does not pay
+WORTH_SHARING = 1 << 19  # multiply-adds, about 50 us on one core: for less, waking a second one does not pay
 DEAR_REGION = 8  # times as much, where waking one costs 80 us and not one
 
 
@@ -106,11 +106,11 @@ def empty_weight(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     return np.zeros((*many, -(-n_out // together) * together // WIDE, n_in, WIDE), dtype)
 
 
-def pack(weight: NDArray[Any], panels: NDArray[Any]) -> None:
-    """Write a weight [n_in, n_out] into panels [n_panel, n_in, WIDE]; past n_out they stay 0."""
-    for p in range(-(-weight.shape[1] // WIDE)):
-        some = weight[:, p * WIDE : (p + 1) * WIDE]
-        panels[p, :, : some.shape[1]] = some
+def pack(weight: NDArray[Any], panels: NDArray[Any], first: int = 0) -> None:
+    """Write a weight [n_in, n_out] into panels [n_panel, n_in, WIDE], from output `first` on, a multiple of WIDE."""
+    for start in range(0, weight.shape[1], WIDE):
+        some = weight[:, start : start + WIDE]
+        panels[(first + start) // WIDE, :, : some.shape[1]] = some
 
 
 def columns(weight: NDArray[Any], scale: Floats, ids: Ints) -> Floats:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from minispec.bench_texts import Arm, Program, Written
+from minispec.bench_worker import of_others
 
 PLAIN_TOOL, SPECULATIVE_TOOL = "llama-bench", "llama-speculative-simple"
 LIMIT: float = 1800  # seconds after which a call has hung
@@ -63,7 +64,12 @@ def output_of(command: Sequence[str]) -> str:
     name = Path(command[0]).name
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=LIMIT,
+            env=of_others(),
         )
     except subprocess.TimeoutExpired:
         raise ValueError(f"{name} has not ended after {LIMIT} s: try fewer tokens, as in -n 32") from None

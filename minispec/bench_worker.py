@@ -27,13 +27,20 @@ THREAD_VARIABLES = (
 REST = 0.2  # seconds after an answer until the child's threads have stopped to spin
 
 
+def of_others() -> dict[str, str]:
+    """The environment for other programs: without what our kernels ask of OpenMP for themselves."""
+    compilation = sys.modules.get("minispec.kernels.compilation")
+    ours = {"GOMP_SPINCOUNT"} if compilation is not None and compilation.SPIN_IS_OURS else set()
+    return {name: value for name, value in os.environ.items() if name not in ours}
+
+
 class Worker:
     """A child that answers questions of one kind; `ready` is its first answer."""
 
     def __init__(self, kind: str, settings: dict[str, Any], threads: int | None = None) -> None:
         """Start it, and wait until it is ready. Raises ValueError with what it says if it fails."""
         self.kind = kind
-        environment = os.environ | ({name: str(threads) for name in THREAD_VARIABLES} if threads else {})
+        environment = of_others() | ({name: str(threads) for name in THREAD_VARIABLES} if threads else {})
         self.process = subprocess.Popen(
             [sys.executable, "-m", "minispec.bench_worker", kind],
             stdin=subprocess.PIPE,

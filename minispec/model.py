@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minispec.kv_cache import KVCache
-from minispec.parameters import take
+from minispec.parameters import read_weights
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -103,7 +103,7 @@ class GPT2:
         self.config = config
         self.ops = operations(backend)
         self.stored = stored
-        self.weights = take(config, tensors, self.ops, STORED[stored])
+        self.weights = read_weights(config, tensors, self.ops, STORED[stored])
 
     def __repr__(self) -> str:
         c = self.config

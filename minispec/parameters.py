@@ -3,7 +3,7 @@
 The layers' arrays of a kind lie in one array with the layer as its first axis, so that a compiled pass takes
 the whole model as one argument. Weights of products are laid out as their operations want them (see `pack` there).
 
-They are read and packed in small pieces by all cores, so that a load needs hardly more memory than the model: the first
+They are read and packed in small pieces, one a core, so that a load needs little more memory than the model: the first
 touch of fresh memory is most of the work, and two cores do it in half the time.
 """
 
@@ -59,7 +59,9 @@ class Weights(NamedTuple):
     attention_scale: Floats  # [n_layer]: what scores are multiplied with
 
 
-def take(config: GPT2Config, tensors: Mapping[str, Floats], ops: ModuleType, stored: type[np.generic]) -> Weights:
+def read_weights(
+    config: GPT2Config, tensors: Mapping[str, Floats], ops: ModuleType, stored: type[np.generic]
+) -> Weights:
     """Weights from float32 tensors by their checkpoint names, packed for a set of operations.
 
     stored: float32, or int8 for weights of products in 8 bits. Raises KeyError for a missing name.
@@ -86,12 +88,12 @@ def take(config: GPT2Config, tensors: Mapping[str, Floats], ops: ModuleType, sto
 
     wte = output("wte.weight")
     weights = (
-        *wte, np.array(tensors["wpe.weight"]),
+        *wte, np.array(tensors["wpe.weight"], np.float32, order="C"),
         stack("ln_1.weight"), stack("ln_1.bias"),
         *products("attn.c_attn", c.n_embd, 3 * c.n_embd), *products("attn.c_proj", c.n_embd, c.n_embd),
         stack("ln_2.weight"), stack("ln_2.bias"),
         *products("mlp.c_fc", c.n_embd, c.n_inner), *products("mlp.c_proj", c.n_inner, c.n_embd),
-        np.array(tensors["ln_f.weight"]), np.array(tensors["ln_f.bias"]),
+        np.array(tensors["ln_f.weight"], np.float32), np.array(tensors["ln_f.bias"], np.float32),
     )  # fmt: skip
     head = output("lm_head.weight") if "lm_head.weight" in tensors else wte
     _do_all(work)
@@ -115,7 +117,7 @@ def _columns(tensors: Mapping[str, Floats], name: str, first: int, last: int) ->
 
 
 def _do_all(work: Sequence[Callable[[], None]]) -> None:
-    """On all cores. The first error is raised, and what has not begun then is left."""
+    """A piece a core, on 8 of them at most. The first error is raised, and what has not begun then is left."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with ThreadPoolExecutor(min(cores, MOST_THREADS)) as pool:
         try:

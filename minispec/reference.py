@@ -90,7 +90,7 @@ def quantise(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
     """
     scale = np.abs(weight).max(axis=0) / np.float32(127)
     scale[scale == 0] = 1
-    return np.rint(weight / scale).astype(np.int8), scale
+    return np.clip(np.rint(weight / scale), -127, 127).astype(np.int8), scale  # (a denormal scale is coarse)
 
 
 def columns(weight: NDArray[Any], scale: Floats, ids: Ints) -> Floats:

@@ -1,9 +1,9 @@
 """Tensors as they lie in safetensors files, read as float32: one file, or shards with an index.
 
 The safetensors library judges each header, so a file is good here exactly if it is good there; the header
-is then read once more for the offsets. Values are copied out of a map of a small range at a time, so a model
-needs no more memory than its float32 copy and the tensor at hand, an offset may be unaligned, and once a model
-is loaded its file may change or vanish.
+is then read once more for the offsets. Values are copied out of a map of a small range at a time, so reading
+needs no more memory than the values asked for, an offset may be unaligned, and once a model is loaded its file
+may change or vanish.
 
 Source: the safetensors format, https://github.com/huggingface/safetensors#format.
 """

@@ -60,7 +60,7 @@ class Sampling:
         return self._probs(logits)
 
     def _probs(self, logits: NDArray[Any]) -> Probs:
-        """Temperature and top-p. All work is done in one array: to get memory for more would take most of the time."""
+        """Temperature and top-p. Weights are made in one array: to get memory for more takes most of the time."""
         with np.errstate(over="ignore", under="ignore"):
             weights: Probs = np.subtract(logits, logits.max(), dtype=np.float64)
             if self.temperature != 1:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 Probs = NDArray[Any]  # [n_vocab], sums to one: float64, or Fraction where a test wants exact sums
 Stop = Callable[[Sequence[int]], bool]  # given the new tokens so far: does the text end after the last?
-BLOCK = 256  # tokens whose probabilities a draw sums at once
+GROUP = 256  # tokens whose probabilities a draw sums at once
 
 
 # --- what the loop is given ----------------------------------------------------------------------
@@ -141,12 +141,12 @@ class Dice:
         return bool(target_prob > 0 and kept)
 
     def draw(self, probs: Probs) -> int:
-        """The first token whose cumulated probability exceeds a uniform number: first its block, then itself."""
-        blocks = np.add.reduceat(probs, np.arange(0, len(probs), BLOCK)).cumsum()
-        uniform = self.rng.random() * blocks[-1]
-        block = first_above(blocks, uniform)
-        within = probs[block * BLOCK : (block + 1) * BLOCK].cumsum()
-        return block * BLOCK + first_above(within, uniform - blocks[block - 1] if block else uniform)
+        """The first token whose cumulated probability exceeds a uniform number: first its group, then itself."""
+        groups = np.add.reduceat(probs, np.arange(0, len(probs), GROUP)).cumsum()
+        uniform = self.rng.random() * groups[-1]
+        group = first_above(groups, uniform)
+        within = probs[group * GROUP : (group + 1) * GROUP].cumsum()
+        return group * GROUP + first_above(within, uniform - groups[group - 1] if group else uniform)
 
 
 def first_above(cumulated: NDArray[Any], value: Any) -> int:

@@ -135,6 +135,17 @@ def test_copies_in_8_bits_are_timed_too() -> None:
     assert models_to_time(plan) == [*models, Model("a", "int8", "a")]
 
 
+def test_other_programs_do_not_get_what_our_kernels_ask_of_openmp(monkeypatch: pytest.MonkeyPatch) -> None:
+    from minispec.bench_worker import of_others
+    from minispec.kernels import compilation
+
+    monkeypatch.setenv("GOMP_SPINCOUNT", "1000")
+    monkeypatch.setattr(compilation, "SPIN_IS_OURS", True)
+    assert "GOMP_SPINCOUNT" not in of_others()
+    monkeypatch.setattr(compilation, "SPIN_IS_OURS", False)
+    assert of_others()["GOMP_SPINCOUNT"] == "1000"
+
+
 # --- texts -------------------------------------------------------------------------------------------
 
 

@@ -564,9 +564,11 @@ def test_logits_and_cache_have_the_bits_of_one_pass(
 
 
 CHILD = """
+import numba
 from minispec import kernels, load_model
 from minispec.verify_known import logits_hash
-print(kernels.ROWS, *(logits_hash(load_model(name)) for name in ("story-target", "story-draft")))
+hashes = [logits_hash(load_model(name)) for name in ("story-target", "story-draft")]
+print(kernels.ROWS, numba.threading_layer(), *hashes)
 """
 
 
@@ -580,11 +582,13 @@ def test_logits_of_the_pair_have_the_bits_of_every_other_machine() -> None:
 
 
 def test_code_compiled_for_another_processor_has_the_same_bits() -> None:
-    """AVX2 in a child process: shorter vectors and smaller tiles than AVX-512's."""
+    """AVX2 in a child process: shorter vectors and smaller tiles than AVX-512's, and Numba's own threads."""
     binding = pytest.importorskip("llvmlite.binding")
     if not all(binding.get_host_cpu_features().get(name, False) for name in ("avx2", "fma")):
         pytest.skip("this machine cannot run code for AVX2")
     features = "+avx2,+fma,+avx,+sse4.2,+bmi2,+f16c"
-    environment = os.environ | {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": features}
+    environment = os.environ | {
+        "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": features, "NUMBA_THREADING_LAYER": "workqueue",
+    }  # fmt: skip
     child = subprocess.run([sys.executable, "-c", CHILD], env=environment, capture_output=True, text=True, check=False)
-    assert child.stdout.split() == ["3", *GOLDEN.values()], child.stderr
+    assert child.stdout.split() == ["3", "workqueue", *GOLDEN.values()], child.stderr

@@ -21,6 +21,7 @@ from toys import ODD, bits, story_model, tiny_model
 
 from minispec import reference
 from minispec.model import STORED, GPT2Config
+from minispec.parameters import Weights
 
 pytest.importorskip("numba", reason="the kernels need Numba")
 from minispec import kernels
@@ -83,6 +84,12 @@ def test_eight_bits_are_off_by_half_a_step_at_most(n_in: int, n_out: int, size: 
     assert np.all(np.abs(integers).max(axis=0)[1:] == 127)
     assert np.all(np.abs(integers * scale.astype(np.float64) - weight) <= (0.5 + 1e-4) * scale)
     assert scale[0] == 1
+
+
+def test_eight_bits_of_denormal_weights_do_not_wrap() -> None:
+    weight = np.array([[2.6e-43], [-1e-43]], np.float32)
+    integers, _ = reference.quantise(weight)
+    assert integers[0, 0] > 0 > integers[1, 0]
 
 
 @given(sizes, st.integers(1, 9), seeds)
@@ -193,11 +200,11 @@ def test_a_pass_as_one_call_has_the_bits_of_its_operations_one_by_one(
 
 def test_threads_wait_for_each_other() -> None:
     """On a model that is large enough for them to be at work at the same time."""
-    model = story_model("story-draft", "numba")
+    model = story_model("story-target", "numba")
     ids = np.arange(30, 42)
     alone, together = (model.new_cache() for _ in range(2))
     expected = model.wired(ids, alone, len(ids))
-    for n_crew in (2, 3) * 10:
+    for n_crew in (2, 3) * 20:
         logits = np.full_like(expected, np.nan)
         epsilon = np.float32(model.config.layer_norm_epsilon)
         run(n_crew, model.weights, epsilon, ids, together.keys, together.values, 0, logits)
@@ -215,7 +222,7 @@ def test_each_piece_is_dealt_once_and_a_thread_that_never_comes_is_not_waited_fo
     for stage, n in enumerate(pieces):
         taken, piece = [], crew.NONE
         while True:
-            piece = crew.take(board, stage, int(rng.choice(members)), n_crew, n, piece)
+            piece = crew.take(crew.Crew(board, int(rng.choice(members)), n_crew), stage, n, piece)
             if piece == crew.NONE:
                 break
             taken.append(piece)
@@ -224,9 +231,9 @@ def test_each_piece_is_dealt_once_and_a_thread_that_never_comes_is_not_waited_fo
 
 def test_a_thread_begins_with_neighbouring_pieces() -> None:
     board = crew.new_board(1, 3)
-    firsts = [crew.take(board, 0, me, 3, 12, crew.NONE) for me in range(3)]
+    firsts = [crew.take(crew.Crew(board, me, 3), 0, 12, crew.NONE) for me in range(3)]
     assert firsts == [0, 4, 8]
-    assert [crew.take(board, 0, 2, 3, 12, crew.NONE) for _ in range(4)] == [9, 10, 11, 1]
+    assert [crew.take(crew.Crew(board, 2, 3), 0, 12, crew.NONE) for _ in range(4)] == [9, 10, 11, 1]
 
 
 @pytest.mark.parametrize("ops", [reference, kernels], ids=["numpy", "numba"])
@@ -279,16 +286,42 @@ def test_no_kernel_lets_the_compiler_reorder_a_sum_or_forget_nan() -> None:
 
 
 @compiled
-def test_each_kernel_is_compiled_once_for_each_kind_of_weight() -> None:
+def test_each_kernel_is_compiled_once_for_each_kind_of_weight(tmp_path: Path) -> None:
     """Every caller passes the same kinds of array: a second signature would double the compile time."""
-    model = tiny_model()
-    model.forward([1, 2, 3], model.new_cache())
-    model.warm_up()
-    tiny_model(stored="int8").warm_up()
-    for name, function in all_compiled().items():
-        if name in ("run", "together", "share"):
-            assert len(function.signatures) <= 2, name
-    assert len(run.signatures) == 2  # type: ignore[attr-defined]
+    script = (
+        "import numpy as np\n"
+        "from minispec import kernels\n"
+        "from importlib import import_module\n"
+        "files = 'attention', 'crew', 'int8', 'product', 'rows', 'whole_pass'\n"
+        "a, c, i, p, r, w = [import_module(f'minispec.kernels.{name}') for name in files]\n"
+        "both = w.run, w.together, w.share, w.linear, w.linear_add, w.linear_gelu, w.embed_all\n"
+        "all_ = w.norm, w.attention, c.take, a.attend, a.store_head, p.linear_panel, p.tile_6, r.layer_norm_row\n"
+        "for n, dtype in enumerate((np.float32, np.int8), 1):\n"
+        "    kernels.warm_up(np.dtype(dtype))\n"
+        "    assert [len(f.signatures) for f in both] == [n] * len(both)\n"
+        "    assert [len(f.signatures) for f in all_] == [1] * len(all_)\n"
+        "assert len(i.linear_pair.signatures) == 1\n"
+    )
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    child = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert child.returncode == 0, child.stderr
+
+
+def test_every_file_that_compiled_code_depends_on_counts_for_the_stamp_of_the_cache() -> None:
+    counted = {file.resolve() for file in compilation.FILES}
+    for function in all_compiled().values():
+        assert Path(function.py_func.__code__.co_filename).resolve() in counted
+    for kind in (Weights, crew.Crew):
+        assert Path(sys.modules[kind.__module__].__file__ or "").resolve() in counted
+
+
+@pytest.mark.parametrize(("layer", "n", "shared"), [
+    ("omp", kernels.WORTH_SHARING - 1, False), ("omp", kernels.WORTH_SHARING, True),
+    ("workqueue", 8 * kernels.WORTH_SHARING - 1, False), ("workqueue", 8 * kernels.WORTH_SHARING, True),
+])  # fmt: skip
+def test_small_work_is_not_shared(monkeypatch: pytest.MonkeyPatch, layer: str, n: int, shared: bool) -> None:
+    monkeypatch.setattr(kernels, "_layer", lambda: layer)
+    assert kernels._worth_sharing(n) == shared
 
 
 @compiled

@@ -86,8 +86,8 @@ MUTANTS = [
            "test_exactness.py::test_a_token_without_probability_is_never_drawn"),
     Mutant("a draw past the end where the sum rounds", "speculative", "    if place == len(cumulated):",
            "    if False:", "test_exactness.py::test_a_token_without_probability_is_never_drawn"),
-    Mutant("a block's draw forgets the blocks before", "speculative",
-           "uniform - blocks[block - 1] if block else uniform", "uniform",
+    Mutant("a group's draw forgets the groups before", "speculative",
+           "uniform - groups[group - 1] if group else uniform", "uniform",
            "test_exactness.py::test_draws_from_a_large_vocabulary_follow_their_law"),
     # the loop
     Mutant("stop token looked for at the end of a block only", "speculative",
@@ -162,9 +162,8 @@ MUTANTS = [
            "softmax_row(weights[r], n_past + first + r + 1, lanes)",
            "softmax_row(weights[r], n_past + first + n_row, lanes)", BITS),
     Mutant("one thread sums in another order than two", "kernels.whole_pass",
-           "linear_piece(up, weight, i, scale, bias, normed)",
-           "linear_piece(up if n_crew > 1 else up * np.float32(3), weight, i, "
-           "scale if n_crew > 1 else scale / np.float32(3), bias, normed)", BITS),
+           "linear_add(crew, s + 6, up,",
+           "linear_add(crew, s + 6, up if n_crew > 1 else up * np.float32(1.1) / np.float32(1.1),", BITS),
     Mutant("the next stage begins before the last is done", "kernels.crew", "while look(board, finished) < n:",
            "while look(board, finished) < 0:", WAIT),
     Mutant("a run's first piece is the last of the run before", "kernels.crew",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from minispec import sampling as module
 from minispec.sampling import Sampling
-from minispec.speculative import BLOCK, Dice
+from minispec.speculative import GROUP, Dice
 
 logit_rows = st.lists(st.integers(-8, 8), min_size=1, max_size=12).map(lambda row: np.array(row, np.float32))
 
@@ -181,7 +181,7 @@ def test_nonsense_is_refused_by_name(wrong: dict[str, Any]) -> None:
 # --- draws ---------------------------------------------------------------------------------------
 
 
-@given(st.integers(1, 3 * BLOCK), st.sampled_from([0.0, 0.5, 0.99, 1.0]), st.integers(0, 99))
+@given(st.integers(1, 3 * GROUP), st.sampled_from([0.0, 0.5, 0.99, 1.0]), st.integers(0, 99))
 def test_a_draw_by_blocks_is_the_first_token_beyond_a_uniform_number(n_vocab: int, zeros: float, seed: int) -> None:
     """Integers for probabilities, so that sums are exact in every order."""
     rng = np.random.default_rng(seed)

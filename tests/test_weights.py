@@ -8,7 +8,9 @@ import pickle
 import struct
 import subprocess
 import sys
+import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +28,7 @@ from checkpoints import (
 )
 from safetensors import SafetensorError, safe_open
 
+from minispec import parameters
 from minispec.safetensors_file import read_header, read_tensor
 from minispec.weights import Checkpoint, load_model, read_config
 
@@ -706,3 +709,18 @@ def test_peak_memory_is_the_float32_model_and_one_tensor(tmp_path: Path, dtype: 
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     child = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert size / 2 < int(child.stdout) * 1024 < 1.3 * size
+
+
+def test_the_first_error_of_a_load_is_raised_and_ends_it() -> None:
+    done: list[int] = []
+
+    def fail() -> None:
+        raise ValueError("the file became shorter")
+
+    def slow(i: int) -> None:
+        time.sleep(0.01)
+        done.append(i)
+
+    with pytest.raises(ValueError, match="the file became shorter"):
+        parameters._do_all([fail, *(partial(slow, i) for i in range(1000))])
+    assert len(done) < 1000

@@ -33,7 +33,8 @@ MADE_UP_OPTIONS = [
     click.option("--random", "shape", metavar="SHAPE",
                  help="Instead of -m: make up a checkpoint of this shape, such as gpt2-medium."),
     click.option("--scripted", "accept", type=Number(float, 0, 1), metavar="ACCEPT",
-                 help="Instead of -m and -d: make up a pair at full cost whose draft agrees with this chance."),
+                 help="Instead of -m and -d: make up a pair at full cost whose draft agrees with this chance; "
+                 "it drafts in 8 bits unless --draft-weights says f32."),
     click.option("--shapes", default="gpt2-medium,gpt2", show_default=True, metavar="TARGET,DRAFT",
                  help="The shapes of the scripted pair."),
     click.option("--folder", metavar="DIR", help="Keep made-up checkpoints here.  [default: the user's cache folder]"),
@@ -95,7 +96,9 @@ def bench(context: click.Context, /, **options: Any) -> None:
         options["gguf"], options["gguf_draft"],
     )  # fmt: skip
     report = run_bench(plan, say, quiet)
-    asked = {"target": models[0].label, "draft": models[1].label if len(models) > 1 else None}
+    asked = {"target": models[0].label, "weights": models[0].weights, "draft": None, "draft_weights": None}
+    if len(models) > 1:
+        asked |= {"draft": models[1].label, "draft_weights": models[1].weights}
     asked_texts = {"prompts": list(plan.prompts), "max_new_tokens": settings.max_new_tokens}
     render = {"md": bench_report.as_markdown, "csv": bench_report.as_csv, "json": bench_report.as_json}[output]
     click.echo(render(report, asked | asked_texts | {"repetitions": plan.repetitions}))

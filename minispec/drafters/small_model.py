@@ -62,6 +62,7 @@ class SmallModelDrafting:
 
     def _roll_back(self, ids: Sequence[int]) -> None:
         """Keep what the cache shares with ids, but not the last of them: its logits are needed anew."""
+        # Compared anew every round, and texts are long: without a line of Python a token.
         differ = compress(count(), map(operator.ne, self.cached, ids))
         shared = next(differ, len(self.cached))
         shared = min(shared, len(ids) - 1)

@@ -4,8 +4,8 @@ The idea: its two products are products with panels, too. Keys lie as [n_ctx / W
 gives 32 scores at once, and values as [d_head / WIDE, n_ctx, WIDE], so a tile gives 32 numbers of the result.
 The rows of a pass share what is read, as in any product.
 
-What it costs: a layer reads its cache once, 8 n_embd bytes a position, and does 2 n_embd multiply-adds a position
-and row. GPT-2 medium reads 197 kB a position in all: at 1000 positions a seventh of what its weights are.
+What it costs: a layer reads its cache once for up to 6 rows, 8 n_embd bytes a position, and does 2 n_embd multiply-adds
+a position and row. GPT-2 medium reads 197 kB a position in all: at 1000 positions a seventh of what its weights are.
 """
 
 from __future__ import annotations

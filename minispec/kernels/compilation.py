@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 # A thread that waits for the others polls so often before it sleeps: by default for milliseconds, in which it
 # keeps the core from the very thread it waits for if other programs are running (200 ms a pass, and not 4).
-if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+SPIN_IS_OURS = not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys()
+if SPIN_IS_OURS:
+    os.environ["GOMP_SPINCOUNT"] = "1000"
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
@@ -33,13 +34,14 @@ Int8s = NDArray[np.int8]
 JIT = not config.DISABLE_JIT  # type: ignore[attr-defined]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# Compiled code holds the code of all it calls, from whichever file, and Numba looks only at the file of the
-# function itself. So code on disk is current if all files of this folder are what they were.
-SOURCES = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()
+# Compiled code holds the code of all it calls, from whichever file, and the places of fields in tuples; Numba looks
+# only at the file of the function itself. So code on disk is current if all of these files are what they were.
+FILES = [*sorted(Path(__file__).parent.glob("*.py")), Path(__file__).parents[1] / "parameters.py"]
+SOURCES = hashlib.sha256(b"".join(file.read_bytes() for file in FILES)).hexdigest()
 
 
 class NoAlias(Compiler):
-    """A pipeline that promises LLVM that array arguments do not overlap.
+    """A pipeline that promises LLVM that what is written overlaps no other argument; what is read may repeat.
 
     Only then does it keep a tile's sums in registers: without it 5 rows cost twice as much as one.
     The flag is internal to Numba; where it is missing, the plain pipeline gives the same bits.
@@ -63,7 +65,10 @@ def jit(**options: Any) -> Callable[[Function], Function]:
             file._source_stamp = SOURCES, file._source_stamp
             return kept
         except (RuntimeError, AttributeError):
-            message = "compiled code cannot be kept, every start compiles anew: set NUMBA_CACHE_DIR to a folder"
+            message = (
+                "compiled code cannot be kept, every start compiles anew: set NUMBA_CACHE_DIR to a folder "
+                "(if it is set, this version of Numba is not known yet)"
+            )
             warnings.warn(message, RuntimeWarning, stacklevel=1)  # one place, so it is shown once
             return njit(**options)(function)
 

@@ -16,7 +16,7 @@ instructions, which also order all other writes: what was written before a piece
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -25,7 +25,7 @@ from numba.extending import intrinsic
 
 from minispec.kernels.compilation import JIT, Ints, jit
 
-APART = 8  # int64 in a cache line: two counters never share one
+APART = 16  # int64 in two cache lines, or in one of Apple's: two counters never share one
 NONE: Any = np.int64(-1)  # no piece (of one type with all pieces, so that nothing is compiled twice)
 POLLS = 10_000  # how often a waiting thread looks before it offers the core to others: some microseconds
 
@@ -66,6 +66,14 @@ look: Any = intrinsic(_code_of_look) if JIT else _plain_look
 give_way: Any = types.ExternalFunction("SwitchToThread" if sys.platform == "win32" else "sched_yield", types.int32())
 
 
+class Crew(NamedTuple):
+    """A thread's view of the crew: the counters that all share, its own number, and how many there are."""
+
+    board: Ints
+    me: int
+    n_crew: int
+
+
 @jit()
 def new_board(n_stage: int, n_crew: int) -> Ints:
     """Counters for a pass of n_stage operations by n_crew threads: of each, pieces dealt by run, and pieces done."""
@@ -73,8 +81,9 @@ def new_board(n_stage: int, n_crew: int) -> Ints:
 
 
 @jit()
-def take(board: Ints, stage: int, me: int, n_crew: int, n: int, done: int) -> int:
-    """Thread `me` has done a piece of this stage, or NONE yet: the next of its n pieces, or NONE when all are done."""
+def take(crew: Crew, stage: int, n: int, done: int) -> int:
+    """This thread has done a piece of the stage, or NONE yet: the next of its n pieces, or NONE when all are done."""
+    board, me, n_crew = crew.board, crew.me, crew.n_crew
     dealt = stage * (n_crew + 1) * APART
     finished = dealt + n_crew * APART
     if done != NONE:

@@ -7,9 +7,9 @@ panel, walks down k, and keeps its 6 x 32 sums in registers: for each k it loads
 multiply-adds with them.
 
 What it costs: a product reads 4 n_in n_out bytes, once, and does n_new n_in n_out multiply-adds. Where memory
-delivers 8 billion weights a second, a core with AVX-512 does some 7 multiply-adds in the time of one weight, so for
-up to about 8 rows the reading is what takes the time. NumPy's own product reads as little for one row, but its 5 rows
-cost 3 times one: it is made for hundreds of rows, and first copies the weight into another order.
+delivers 8 to 14 billion weights a second, two cores with AVX-512 do 8 to 14 multiply-adds in the time of one weight, so
+for the 5 or so rows of a check the reading is what takes the time. NumPy's own product reads as little for one row, but
+its 5 rows cost 2.5 to 3 times one: it is made for hundreds of rows, and first copies the weight into another order.
 
 Bits do not depend on company: each output is one chain of multiply-adds in the order of k (in pieces of 1024,
 whose sums are added in order), and no vector lane holds part of a sum. So the number of rows, the tile's height,
@@ -26,7 +26,9 @@ import numpy as np
 from minispec.kernels.compilation import Floats, compiled_for, jit, tile
 
 WIDE = 32  # columns of a panel: 4 vectors of AVX2, 8 of NEON, 2 of AVX-512
-PIECE = 1024  # a sum is cut into pieces this long, which keeps its rounding near a BLAS's
+# A sum is cut into pieces this long: its rounding stays near a BLAS's, and a panel's piece (128 kB) in the cache for
+# the rows that a tile does not reach.
+PIECE = 1024
 ROWS = 6 if compiled_for("avx512vl") else 3  # rows whose sums fit the registers; a wrong number costs speed, never bits
 
 

@@ -4,7 +4,8 @@ The idea: keep the vector units busy and the order of sums fixed. `math.exp` is 
 3.5 ns; the polynomial below vectorises and takes 0.3. A sum runs in 64 lanes, element i in lane i % 64, which are
 then added in order: no reassociation, so the bits are those of every machine.
 
-What it costs: a few microseconds a row, next to the 40 milliseconds in which GPT-2 medium's weights are read.
+What it costs: a row of GPT-2 medium has 98,000 GELUs (about 30 us), 49 norms, and 384 exponentials for each position
+that it looks back on (about 115 us at 1000): under 1 % of the time in which its weights are read.
 """
 
 from __future__ import annotations

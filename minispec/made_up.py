@@ -115,6 +115,7 @@ def write_scripted_pair(folders: tuple[Path, Path], configs: tuple[GPT2Config, G
 
 def write_checkpoint(folder: Path, config: GPT2Config, tensors: dict[str, Floats]) -> None:
     """Write config.json, vocabulary and weights, the weights last and whole or not at all."""
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -143,7 +144,10 @@ def write_checkpoint(folder: Path, config: GPT2Config, tensors: dict[str, Floats
     (folder / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False), encoding="utf-8")
     lines = ["#version: 0.2", *(f"{one} {other}" for one, other in merges)]
     (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    save_file(tensors, folder / "model.tmp", metadata={"format": "pt"})
+    try:
+        save_file(tensors, folder / "model.tmp", metadata={"format": "pt"})
+    except SafetensorError as error:  # what it makes of a full disk
+        raise OSError(f"the weights cannot be written: {error}") from error
     (folder / "model.tmp").replace(folder / "model.safetensors")
 
 

@@ -28,6 +28,7 @@ from minispec.parameters import read_weights
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 BACKENDS = ("numba", "numpy")
+MOST_ROWS = 256  # of a pass: a longer text is read in several, so that Ctrl-C does not wait for all of it
 STORED: dict[str, type[np.generic]] = {"f32": np.float32, "int8": np.int8}  # how the weights of products are kept
 _MODULES = dict(zip(BACKENDS, ("minispec.kernels", "minispec.reference"), strict=True))
 
@@ -160,15 +161,25 @@ class GPT2:
         if not 0 <= n_logits <= n_new:
             raise ValueError(f"n_logits is {n_logits}: a pass over {n_new} rows has logits for 0 to {n_new}")
         cache.check(self, n_new)
-        with _passes[self.ops.__name__]:
-            if hasattr(self.ops, "forward"):
-                epsilon = self.config.layer_norm_epsilon
-                logits: Floats = self.ops.forward(
-                    self.weights, epsilon, new, cache.keys, cache.values, cache.length, n_logits
-                )
-            else:
-                logits = self.wired(new, cache, n_logits)
-            cache.append(n_new)
+        n_past, logits = cache.length, []
+        try:
+            for first in range(0, n_new, MOST_ROWS):
+                rows = new[first : first + MOST_ROWS]
+                n_after = n_new - first - len(rows)
+                with _passes[self.ops.__name__]:
+                    logits.append(self._pass(rows, cache, min(len(rows), max(0, n_logits - n_after))))
+                cache.append(len(rows))
+        except BaseException:
+            cache.truncate(n_past)
+            raise
+        return logits[0] if len(logits) == 1 else np.concatenate(logits)
+
+    def _pass(self, new: Ints, cache: KVCache, n_logits: int) -> Floats:
+        """Some rows at once, by one compiled call where the operations have one."""
+        if not hasattr(self.ops, "forward"):
+            return self.wired(new, cache, n_logits)
+        epsilon = self.config.layer_norm_epsilon
+        logits: Floats = self.ops.forward(self.weights, epsilon, new, cache.keys, cache.values, cache.length, n_logits)
         return logits
 
     # The wiring of a pass, for any set of operations. The kernels' own `forward` is the same in one compiled call.

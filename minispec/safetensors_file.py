@@ -1,9 +1,8 @@
 """Tensors as they lie in safetensors files, read as float32: one file, or shards with an index.
 
 The safetensors library judges each header, so a file is good here exactly if it is good there; the header
-is then read once more for the offsets. Values are copied out of a map of a small range at a time, so reading
-needs no more memory than the values asked for, an offset may be unaligned, and once a model is loaded its file
-may change or vanish.
+is then read once more for the offsets. Values are read a small range at a time, so that needs no more memory than
+the values asked for; an offset may be unaligned, and once a model is loaded its file may change or vanish.
 
 Source: the safetensors format, https://github.com/huggingface/safetensors#format.
 """
@@ -119,15 +118,17 @@ def check_dtype(tensor: StoredTensor) -> None:
 
 
 def _chunks(tensor: StoredTensor, count: int, start: int = 0) -> Iterator[Floats]:
-    """`count` values of a tensor from `start` on, some at a time, each from a map of its own range of the file."""
+    """`count` values of a tensor from `start` on, some at a time.
+
+    They are read, not mapped: a map would end the process if the file became shorter.
+    """
     check_dtype(tensor)
     stored = np.dtype(_STORED_AS[tensor.dtype])
     for first in range(start, start + count, _CHUNK):
         n_here = min(_CHUNK, start + count - first)
-        try:
-            part = np.memmap(tensor.path, stored, "r", tensor.start + first * stored.itemsize, (n_here,))
-        except (ValueError, OSError):  # a range past the end cannot be mapped
-            raise ValueError(f"{tensor.path} became shorter while {tensor.name!r} was read: load it again") from None
+        part = np.fromfile(tensor.path, stored, n_here, offset=tensor.start + first * stored.itemsize)
+        if len(part) < n_here:
+            raise ValueError(f"{tensor.path} became shorter while {tensor.name!r} was read: load it again")
         bits = tensor.dtype == "BF16"  # the upper half of a float32
         values = np.asarray((part.astype(np.uint32) << 16).view(np.float32) if bits else part.astype(np.float32))
         _check_finite(tensor, values)

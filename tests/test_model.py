@@ -143,3 +143,30 @@ def test_options_of_attention_are_honoured(backend: str) -> None:
         model = GPT2(replace(TINY, **change), tensors, backend)
         outputs.add(model.forward(ids, model.new_cache()).tobytes())
     assert len(outputs) == 4
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@given(n=st.integers(1, 32), most=st.integers(1, 12), data=st.data())
+def test_a_long_text_is_read_in_several_passes(backend: str, n: int, most: int, data: st.DataObject) -> None:
+    """The same logits as in one, and as many as are asked for; a failure on the way leaves the cache as it was."""
+    model, ids, n_logits = tiny_model(TINY, 0, backend), random_ids(TINY, n, 5), data.draw(st.integers(0, n))
+    whole = model.forward(ids, model.new_cache())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("minispec.model.MOST_ROWS", most)
+        cache = model.new_cache()
+        assert model.forward(ids, cache, n_logits).tobytes() == whole[n - n_logits :].tobytes()
+        assert cache.length == n
+        cache.truncate(0)
+        if n > most:
+            real, calls = model._pass, []
+
+            def fails_the_second_time(*arguments: Any) -> Any:
+                calls.append(cache.length)
+                if len(calls) > 1:
+                    raise ZeroDivisionError
+                return real(*arguments)
+
+            patch.setattr(model, "_pass", fails_the_second_time)
+            with pytest.raises(ZeroDivisionError):
+                model.forward(ids, cache)
+            assert (calls, cache.length) == ([0, most], 0)

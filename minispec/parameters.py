@@ -1,7 +1,8 @@
 """GPT-2's weights as one named tuple, and how a checkpoint's tensors become it.
 
-The layers' arrays of a kind lie in one array with the layer as its first axis, so that a compiled pass takes
-the whole model as one argument. Weights of products are laid out as their operations want them (see `pack` there).
+The layers' arrays of a kind lie in one array with the layer as its first axis, so that a compiled pass takes the
+whole model as one argument. Shapes of products' weights are given as before packing: `reference.pack` leaves them,
+`kernels.pack` makes panels of them, [n_layer, n_panel, n_in, 32].
 
 They are read and packed in small pieces, one a core, so that a load needs little more memory than the model: the first
 touch of fresh memory is most of the work, and two cores do it in half the time.

@@ -90,6 +90,13 @@ def test_a_target_of_8_bits_is_a_model_of_its_own_and_says_so(run: Any) -> None:
     assert json.loads(out)["identical"] is True
 
 
+def test_weights_of_a_draft_that_is_none_are_no_use(run: Any) -> None:
+    _, _, err = run("generate", PROMPT, "-n", "3", "-d", "none", "--draft-weights", "int8")
+    assert "note: --draft-weights has no effect without a draft" in err
+    _, _, err = run("generate", PROMPT, "-n", "3", "--draft-weights", "int8")
+    assert "note" not in err
+
+
 def test_without_a_draft_nothing_is_drafted_and_the_text_is_the_same(run: Any) -> None:
     plain, speculative = (run_json(run, "generate", PROMPT, "-n", "30", "-d", name) for name in ("none", "story-draft"))
     assert plain["ids"] == speculative["ids"]

@@ -38,7 +38,7 @@ def load(settings: Settings, quiet: bool) -> Pair:
 
     with announced(f"loading {settings.target} ...", quiet):
         pair = open_pair(settings)
-    with announced("preparing the kernels (the first start of an installation compiles them, about 20 s) ...", quiet):
+    with announced("preparing the kernels (the first start of an installation compiles them, about 15 s) ...", quiet):
         pair.warm_up()
     return pair
 
@@ -64,6 +64,8 @@ def hints(settings: Settings, prompt: str) -> Iterator[str]:
         yield "note: --top-k and --top-p have no effect at temperature 0: add --temperature 1"
     if settings.temperature == 0 and settings.coupling != "optimal":
         yield "note: --coupling has no effect at temperature 0: add --temperature 1"
+    if settings.draft_weights != "f32" and settings.draft_name is None:
+        yield "note: --draft-weights has no effect without a draft: leave out -d none"
     if settings.weights != "f32":
         yield f"note: {settings.target} in {settings.weights} is a model of its own: its text may differ from f32's"
     if prompt != prompt.rstrip(" "):

@@ -1,11 +1,11 @@
 """How threads share a pass: they go through it together, and each takes the next piece of work until none is left.
 
-The idea: start the threads once a pass, and not once an operation. A parallel region costs 1.2 us where Numba
-has OpenMP and 80 us where it has only its own `workqueue` (as on macOS), and a pass of GPT-2 medium has 170
-operations. Here a pass is one region. In it every thread runs the same function from top to bottom, and `take`
-deals out each operation's pieces and holds everybody back until all of them are done.
+The idea: start the threads once a pass, and not once an operation. A parallel region costs 1.2 us where Numba has
+OpenMP and 80 us where it has only its own `workqueue` (as on macOS), and a pass of GPT-2 medium has 170 operations.
+Here a pass is one region. In it every thread runs the same function from top to bottom, and `take` deals out the
+pieces of each operation, or stage, and holds everybody back until all of them are done.
 
-It counts finished pieces, not arrived threads: a thread that comes late, or never, costs speed and not the pass.
+It counts finished pieces, not arrived threads: one that comes late, or never, costs speed and not the pass.
 Every thread has a run of neighbouring pieces to begin with (memory likes to be read in order), and helps with the
 others' when its own are done.
 
@@ -76,7 +76,7 @@ class Crew(NamedTuple):
 
 @jit()
 def new_board(n_stage: int, n_crew: int) -> Ints:
-    """Counters for a pass of n_stage operations by n_crew threads: of each, pieces dealt by run, and pieces done."""
+    """Counters for n_stage operations by n_crew threads: for each, pieces dealt of every run, and done in all."""
     return np.zeros(n_stage * (n_crew + 1) * APART, np.int64)
 
 

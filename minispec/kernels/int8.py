@@ -7,9 +7,9 @@ float32(integer) for the weight, and then its scale: as independent of company a
 How: panels as in `product`, an even number of them, worked through in pairs: widening takes registers too, and a
 tile of one row needs two panels to have enough sums. With AVX-512 there is room for a tile of three rows.
 
-What it costs: n_in n_out bytes, n_new n_in n_out multiply-adds, and as many conversions as those of one row in three
-(of each row without AVX-512). One row takes 0.3 to 0.4 of its time in float32; five take 2 to 3 times one, where in
-float32 they take 1.05 to 1.2: 8 bits are for drafting.
+What it costs: n_in n_out bytes, n_new n_in n_out multiply-adds, and a conversion of each weight for every three rows
+(for every row without AVX-512). One row takes 0.3 to 0.45 of its time in float32; five take 2 to 3 times one, where
+in float32 they take 1.05 to 1.2: 8 bits are for drafting.
 """
 
 from __future__ import annotations

@@ -2,18 +2,20 @@
 
 The idea: a pass costs what it reads, so read every weight once and use it for all rows while it is in a register.
 
-How: the weight lies in panels of 32 columns, each [n_in, 32] without a gap. A tile takes up to 6 rows and one
-panel, walks down k, and keeps its 6 x 32 sums in registers: for each k it loads 32 weights, once, and does 6 x 32
-multiply-adds with them.
+How: the weight lies in panels of 32 columns, each [n_in, 32] without a gap. A tile takes up to 6 rows (3 without
+AVX-512) and one panel, walks down k, and keeps its 6 x 32 sums in registers: for each k it loads 32 weights, once,
+and does 6 x 32 multiply-adds with them.
 
 What it costs: a product reads 4 n_in n_out bytes, once, and does n_new n_in n_out multiply-adds. Where memory
 delivers 8 to 14 billion weights a second, two cores with AVX-512 do 8 to 14 multiply-adds in the time of one weight, so
 for the 5 or so rows of a check the reading is what takes the time. NumPy's own product reads as little for one row, but
 its 5 rows cost 2.5 to 3 times one: it is made for hundreds of rows, and first copies the weight into another order.
 
-Bits do not depend on company: each output is one chain of multiply-adds in the order of k (in pieces of 1024,
-whose sums are added in order), and no vector lane holds part of a sum. So the number of rows, the tile's height,
+Bits do not depend on company: each output is one chain of multiply-adds in the order of k (in pieces of 1024, whose
+sums are scaled and added in order), and no vector lane holds part of a sum. So the number of rows, the tile's height,
 the vector width and the threads cannot change a bit.
+
+`tile` and `jit` say how a function is compiled: see `compilation`.
 
 Axes: n_new rows, n_panel = ceil(n_out / WIDE) panels. Every output has a scale, 1 for float32: with weights of
 8 bits (see `int8`) it is what their integers are multiplied with.
@@ -26,8 +28,8 @@ import numpy as np
 from minispec.kernels.compilation import Floats, compiled_for, jit, tile
 
 WIDE = 32  # columns of a panel: 4 vectors of AVX2, 8 of NEON, 2 of AVX-512
-# A sum is cut into pieces this long: its rounding stays near a BLAS's, and a panel's piece (128 kB) in the cache for
-# the rows that a tile does not reach.
+# A sum is cut into pieces this long: its rounding stays near a BLAS's, and a panel's piece (128 kB) stays in the cache
+# for the rows that a tile does not reach.
 PIECE = 1024
 ROWS = 6 if compiled_for("avx512vl") else 3  # rows whose sums fit the registers; a wrong number costs speed, never bits
 

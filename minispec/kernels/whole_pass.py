@@ -9,7 +9,7 @@ and each is done before the next begins. A piece is a panel of 32 outputs for th
 bits), a head for attention, a row for the norms.
 
 What it costs: all weights are read once, 4 bytes each or 1, with n_new multiply-adds each; with the cache of the
-rows before, that is what takes the time. Everything else is 2 to 5 % of a pass of one row, and a wait under 1 us.
+rows before, that is what takes the time. Everything else is 1 to 6 % of a pass of one row.
 """
 
 from __future__ import annotations

@@ -485,9 +485,13 @@ def test_text_is_utf8_whatever_the_locale_says() -> None:
 
 
 def long_run() -> subprocess.Popen[bytes]:
-    """A process that writes for several seconds."""
+    """A process that writes for several seconds, and hears SIGINT even if all of this runs in the background."""
     arguments = [*MINISPEC, "generate", PROMPT, "-n", "480", "--backend", "numpy", "-q"]
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+
+    def hear() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, preexec_fn=hear)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")

@@ -19,7 +19,7 @@ from statistics import median
 
 import numpy as np
 
-from minispec.options import count_cores
+from minispec.cores import count_cores
 
 CHUNK = 1 << 18  # floats that a thread reads at a time: 1 MB
 READ_BYTES = 1 << 29  # more than any cache holds

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import click
 
+from minispec.cores import count_cores
 from minispec.session import Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -181,11 +182,6 @@ def _as_text(data: bytes, source: str) -> str:
 
 def _without_line_end(text: str) -> str:
     return text.removesuffix("\n").removesuffix("\r")
-
-
-def count_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def limit_threads(threads: int | None, backend: str) -> None:

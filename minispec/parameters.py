@@ -10,7 +10,6 @@ touch of fresh memory is most of the work, and two cores do it in half the time.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from minispec.cores import count_cores
 from minispec.reference import quantise
 
 if TYPE_CHECKING:
@@ -119,8 +119,7 @@ def _columns(tensors: Mapping[str, Floats], name: str, first: int, last: int) ->
 
 def _do_all(work: Sequence[Callable[[], None]]) -> None:
     """A piece a core, on 8 of them at most. The first error is raised, and what has not begun then is left."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with ThreadPoolExecutor(min(cores, MOST_THREADS)) as pool:
+    with ThreadPoolExecutor(min(count_cores(), MOST_THREADS)) as pool:
         try:
             for done in [pool.submit(piece) for piece in work]:
                 done.result()

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bits import assert_same_bits
 from checkpoints import TINY
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,7 +72,7 @@ def test_linear_in_pieces_of_a_long_sum(stored: str) -> None:
     together = kernels.linear(x, panels, scale, bias)
     assert np.abs(together - exact).max() < 1e-3
     for row in range(3):
-        assert kernels.linear(x[row : row + 1], panels, scale, bias).tobytes() == together[row].tobytes()
+        assert_same_bits(kernels.linear(x[row : row + 1], panels, scale, bias), together[row : row + 1])
 
 
 @given(sizes, sizes, st.floats(1e-3, 1e3), seeds)
@@ -173,9 +174,9 @@ def test_a_row_has_the_same_bits_alone_and_in_company(ops: Any, n_past: int, n_n
     ]
     for row in range(n_new):
         alone = ops.attention(np.ascontiguousarray(q[:, row : row + 1]), keys, values, n_past + row, 0.3)
-        assert alone.tobytes() == together[row : row + 1].tobytes()
+        assert_same_bits(alone, together[row : row + 1])
         for function, rest in by_row:
-            assert function(x[row : row + 1], *rest).tobytes() == function(x, *rest)[row : row + 1].tobytes()
+            assert_same_bits(function(x[row : row + 1], *rest), function(x, *rest)[row : row + 1])
 
 
 @pytest.mark.parametrize("stored", STORED)
@@ -193,7 +194,7 @@ def test_a_pass_as_one_call_has_the_bits_of_its_operations_one_by_one(
     logits = np.full((n_logits, config.n_vocab), np.nan, np.float32)
     epsilon = np.float32(config.layer_norm_epsilon)
     run(n_crew, model.weights, epsilon, ids[n_past : n_past + n_new], cut.keys, cut.values, n_past, logits)
-    assert logits.tobytes() == expected[n_past + n_new - n_logits :].tobytes()
+    assert_same_bits(logits, expected[n_past + n_new - n_logits :])
     whole.length = cut.length = n_past + n_new
     assert bits(model, whole) == bits(model, cut)
 
@@ -208,7 +209,7 @@ def test_threads_wait_for_each_other() -> None:
         logits = np.full_like(expected, np.nan)
         epsilon = np.float32(model.config.layer_norm_epsilon)
         run(n_crew, model.weights, epsilon, ids, together.keys, together.values, 0, logits)
-        assert logits.tobytes() == expected.tobytes()
+        assert_same_bits(logits, expected)
 
 
 @given(st.integers(1, 9), st.lists(st.integers(0, 40), min_size=1, max_size=4), seeds)

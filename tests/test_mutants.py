@@ -42,7 +42,7 @@ class Mutant:
     old: str
     new: str
     caught_by: str
-    sign: str = "assert"  # what its report says: a comparison that failed, and not the crash of a clumsy change
+    sign: str = "[aA]ssert"  # what its report says: a comparison that failed, and not the crash of a clumsy change
 
 
 MUTANTS = [

@@ -19,6 +19,7 @@ from minispec.commands.bench import bench
 from minispec.commands.compare import compare
 from minispec.commands.generate import generate
 from minispec.commands.shared import note
+from minispec.commands.simulate import simulate
 from minispec.commands.verify import verify
 
 
@@ -48,11 +49,12 @@ def cli() -> None:
     minispec compare "Once upon a time" -n 100
     minispec verify --quick
     minispec bench --only passes
+    minispec simulate --rule all
     minispec generate -m gpt2-medium -d gpt2 "The cat sat on the"
     """
 
 
-for command in (generate, compare, verify, bench):
+for command in (generate, compare, verify, bench, simulate):
     cli.add_command(command)
 
 

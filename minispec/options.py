@@ -22,6 +22,11 @@ from minispec.session import Settings
 Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULTS = Settings()
 CHECKS = ("greedy", "gumbel", "bits", "law", "dice", "golden", "known outputs")  # of verify, in this order
+RULES = (  # of simulate, in this order
+    "right", "equal", "no-residual", "absolute-residual", "swapped", "reuse-uniform", "argmax-draft", "argmax-target",
+    "discard", "keep-all",
+)  # fmt: skip
+TRIALS = 20_000_000  # of simulate: less than a second
 PARTS = ("bandwidth", "passes", "prefill", "memory", "start", "end-to-end")  # of bench, in this order
 
 
@@ -78,6 +83,12 @@ PAIR_OPTIONS = [
                  help="The model that guesses; none for plain decoding.  [default: story-draft for story-target, "
                  "distilgpt2 for gpt2, gpt2 for the larger ones]"),
 ]
+FILTER_OPTIONS = [
+    click.option("--top-k", type=Number(int), default=DEFAULTS.top_k, show_default=True, metavar="N",
+                 help="Draw from the N most likely tokens; 0 is off."),
+    click.option("--top-p", type=Number(float, 0, 1), default=DEFAULTS.top_p, show_default=True, metavar="X",
+                 help="Draw from the most likely tokens that reach this mass; 1 is off."),
+]
 TEXT_OPTIONS = [
     click.option("-k", "--num-draft-tokens", type=DraftTokens(int), default=DEFAULTS.num_draft_tokens,
                  show_default=True, metavar="N", help="Guesses a round."),
@@ -85,10 +96,7 @@ TEXT_OPTIONS = [
                  show_default=True, metavar="N", help="The most tokens to write."),
     click.option("-t", "--temperature", "--temp", type=Number(float), default=DEFAULTS.temperature, show_default=True,
                  metavar="X", help="0 is greedy, 1 the model's own law."),
-    click.option("--top-k", type=Number(int), default=DEFAULTS.top_k, show_default=True, metavar="N",
-                 help="Draw from the N most likely tokens; 0 is off."),
-    click.option("--top-p", type=Number(float, 0, 1), default=DEFAULTS.top_p, show_default=True, metavar="X",
-                 help="Draw from the most likely tokens that reach this mass; 1 is off."),
+    *FILTER_OPTIONS,
     click.option("--coupling", type=click.Choice(["optimal", "gumbel"]), default=DEFAULTS.coupling, show_default=True,
                  help="How sampled guesses are judged: optimal keeps the most; gumbel writes the same text for a "
                  "seed, whatever guesses, and with none."),

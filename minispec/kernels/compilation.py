@@ -36,7 +36,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Compiled code holds the code of all it calls, from whichever file, and the places of fields in tuples; Numba looks
 # only at the file of the function itself. So code on disk is current if all of these files are what they were.
-FILES = [*sorted(Path(__file__).parent.glob("*.py")), Path(__file__).parents[1] / "parameters.py"]
+ELSEWHERE = ("parameters.py", "trials.py")
+FILES = [*sorted(Path(__file__).parent.glob("*.py")), *(Path(__file__).parents[1] / name for name in ELSEWHERE)]
 SOURCES = hashlib.sha256(b"".join(file.read_bytes() for file in FILES)).hexdigest()
 
 

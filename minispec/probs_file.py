@@ -1,0 +1,63 @@
+"""Probabilities as people give them: numbers with commas between, or @FILE with many.
+
+A file is a JSON list (.json), a NumPy array (.npy), or a text with numbers between spaces, commas or line ends.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MOST_BYTES = 1 << 24  # 65,536 numbers with every digit take 2 MB
+
+
+def read_probs(option: str, text: str) -> Any:
+    """What the option holds, as a list or an array of numbers; whether they are probabilities is not asked here.
+
+    Raises ValueError, in one line that names the option, for what cannot be read or is no number.
+    """
+    if not text.startswith("@"):
+        return numbers(option, text.split(",") if text.strip() else [])
+    path = Path(text[1:]).expanduser()
+    try:
+        if not path.is_file():
+            raise ValueError("no such file")
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"{path.stat().st_size} bytes are more than the {MOST_BYTES} that it may have")
+        return _content(f"{option} @{path}", path)
+    except (OSError, ValueError, RecursionError, EOFError) as error:
+        told = str(error) if str(error).startswith(option) else f"{option} @{path}: {error}"
+        raise ValueError(f"{told}: give .json (a list), .npy (one axis) or a text with numbers") from None
+
+
+def _content(name: str, path: Path) -> Any:
+    """A file's list of numbers, by the end of the file's name."""
+    if path.suffix == ".npy":
+        array = np.load(path, allow_pickle=False)
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
+            raise ValueError("no array of numbers")
+        return array
+    text = path.read_text("utf-8-sig")
+    if path.suffix != ".json":
+        return numbers(name, text.replace(",", " ").split())
+    content = json.loads(text)
+    if not isinstance(content, list):
+        raise ValueError(f"holds a JSON {type(content).__name__} and not a list")
+    for place, value in enumerate(content):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"place {place} is {value!r:.40}, which is no number")
+    return [float(value) for value in content]
+
+
+def numbers(name: str, words: list[str]) -> list[float]:
+    """Words to numbers. Raises ValueError for one that is none."""
+    values = []
+    for place, word in enumerate(words):
+        try:
+            values.append(float(word))
+        except ValueError:
+            raise ValueError(f"{name}: {word.strip()!r:.40} at place {place} is no number") from None
+    return values

@@ -20,20 +20,23 @@ def read_probs(option: str, text: str) -> Any:
     Raises ValueError, in one line that names the option, for what cannot be read or is no number.
     """
     if not text.startswith("@"):
-        return numbers(option, text.split(",") if text.strip() else [])
+        try:
+            return numbers(text.split(",") if text.strip() else [])
+        except ValueError as error:
+            raise ValueError(f"{option}: {error}: give numbers with commas, or @FILE") from None
     path = Path(text[1:]).expanduser()
     try:
         if not path.is_file():
             raise ValueError("no such file")
         if path.stat().st_size > MOST_BYTES:
             raise ValueError(f"{path.stat().st_size} bytes are more than the {MOST_BYTES} that it may have")
-        return _content(f"{option} @{path}", path)
-    except (OSError, ValueError, RecursionError, EOFError) as error:
-        told = str(error) if str(error).startswith(option) else f"{option} @{path}: {error}"
-        raise ValueError(f"{told}: give .json (a list), .npy (one axis) or a text with numbers") from None
+        return _content(path)
+    except (OSError, ValueError, OverflowError, RecursionError, EOFError) as error:
+        remedy = "give .json (a list), .npy (one axis) or a text with numbers"
+        raise ValueError(f"{option} @{path}: {error}: {remedy}") from None
 
 
-def _content(name: str, path: Path) -> Any:
+def _content(path: Path) -> Any:
     """A file's list of numbers, by the end of the file's name."""
     if path.suffix == ".npy":
         array = np.load(path, allow_pickle=False)
@@ -42,7 +45,7 @@ def _content(name: str, path: Path) -> Any:
         return array
     text = path.read_text("utf-8-sig")
     if path.suffix != ".json":
-        return numbers(name, text.replace(",", " ").split())
+        return numbers(text.replace(",", " ").split())
     content = json.loads(text)
     if not isinstance(content, list):
         raise ValueError(f"holds a JSON {type(content).__name__} and not a list")
@@ -52,12 +55,12 @@ def _content(name: str, path: Path) -> Any:
     return [float(value) for value in content]
 
 
-def numbers(name: str, words: list[str]) -> list[float]:
+def numbers(words: list[str]) -> list[float]:
     """Words to numbers. Raises ValueError for one that is none."""
     values = []
     for place, word in enumerate(words):
         try:
             values.append(float(word))
         except ValueError:
-            raise ValueError(f"{name}: {word.strip()!r:.40} at place {place} is no number") from None
+            raise ValueError(f"{word.strip()!r:.40} at place {place} is no number") from None
     return values

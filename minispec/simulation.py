@@ -170,7 +170,7 @@ def check_probs(name: str, probs: Any) -> Floats:
             raise ValueError(f"{name} has {values[place]} at place {place}, which is {word}: give 0 to 1")
     total = math.fsum(values)
     if abs(total - 1) > SUM_TOLERANCE:
-        raise ValueError(f"{name} sums to {total:.8g}: probabilities sum to 1, within {SUM_TOLERANCE:g}")
+        raise ValueError(f"{name} sums to {total:.8g}: rescale it to 1 (within {SUM_TOLERANCE:g})")
     return values / total
 
 

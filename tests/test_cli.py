@@ -441,6 +441,7 @@ def test_bench_refuses_in_one_line(run: Any, options: str, message: str) -> None
         ("compare", "--target --draft --num-draft-tokens --temp --coupling --repetitions --json"),
         ("verify", "--target --draft --threads --seed --coupling --only --quick --thorough --json"),
         ("bench", "--target --draft --num-draft-tokens --random --scripted --against --output --repetitions --json"),
+        ("simulate", "--target-probs --draft-probs --trials --rule --target --draft --top-k --seed --threads --json"),
     ],
 )
 def test_help_is_quick_to_load_and_names_the_options(command: str, options: str) -> None:
@@ -453,7 +454,7 @@ def test_help_is_quick_to_load_and_names_the_options(command: str, options: str)
     assert result.stdout.strip().endswith("[]")
     for option in options.split():
         assert option in result.stdout
-    assert ("--num-draft-tokens" in result.stdout) == (command != "verify")
+    assert ("--num-draft-tokens" in result.stdout) == (command not in ("verify", "simulate"))
 
 
 @pytest.mark.parametrize("first", ["import minispec", "import minispec.session, minispec.plain, minispec.cli"])
@@ -469,7 +470,7 @@ def test_threads_are_limited_before_numpy_is_imported() -> None:
         "minispec.options.limit_threads = spy\n"
         "minispec.cli.main([sys.argv[1], '--threads', '1'])"
     )
-    for command in ("generate", "compare", "bench"):
+    for command in ("generate", "compare", "bench", "simulate"):
         assert subprocess.run([sys.executable, "-c", script, command], check=False).returncode == 7
 
 

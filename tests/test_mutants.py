@@ -171,6 +171,30 @@ MUTANTS = [
            "            piece = max(first - 1, 0) + add(board, counter)", DEALT),
     Mutant("the scale of the output before", "kernels.int8", "sums[r * 2 * WIDE + n] * scale[column + n]",
            "sums[r * 2 * WIDE + n] * scale[max(column + n - 1, 0)]", "test_kernels.py::test_linear_equals_numpy"),
+    # the simulation
+    Mutant("the simulated rule without its residual", "rules",
+           '"""The rule of the loop."""\n    return Plan(draft, capped_ratio(target, draft), residual(target, draft),',
+           '"""The rule of the loop."""\n    return Plan(draft, capped_ratio(target, draft), target,',
+           "test_simulation.py::test_two_rules_keep_the_law_and_the_right_one_keeps_the_overlap"),
+    Mutant("a coin that was thrown before counted as new", "rules", "np.minimum(accept, ends) - starts",
+           "np.minimum(accept, ends - starts)", "test_simulation.py::test_exact_laws_are_those_of_fractions"),
+    Mutant("trials share their dice", "trials", "(trials * THREE + throw + ONE)", "(trials + throw + ONE)",
+           "test_simulation.py::test_the_stream_is_splitmix64"),
+    Mutant("a simulated draw at the end of a sum", "trials", 'sums.searchsorted(numbers, side="right")',
+           'sums.searchsorted(numbers, side="left")',
+           "test_simulation.py::test_a_draw_is_the_first_sum_above_and_never_without_probability"),
+    Mutant("a compiled draw at the end of a sum", "trials_numba", "while sums[token] <= number:",
+           "while sums[token] < number:",
+           "test_simulation.py::test_a_draw_is_the_first_sum_above_and_never_without_probability"),
+    Mutant("a guess thrown away and replaced as if refused", "trials", "accept[guesses[refused]] == THROWN_AWAY",
+           "accept[guesses[refused]] < THROWN_AWAY", "test_simulation.py::test_counts_follow_the_rules_exact_law"),
+    Mutant("pieces of trials overlap", "simulation", "min(first + loop.PIECE, trials)",
+           "min(first + loop.PIECE + 1, trials)",
+           "test_simulation.py::test_counts_do_not_depend_on_threads_and_pieces"),
+    Mutant("a degree of freedom too many", "chi_square", "degrees = len(due) - 1", "degrees = len(due)",
+           "test_chi_square.py::test_without_rare_tokens_it_is_the_textbooks"),
+    Mutant("an impossible token passed over", "chi_square", "if counts[probs == 0].any():", "if False:",
+           "test_chi_square.py::test_what_cannot_be_makes_the_p_value_nothing"),
 ]  # fmt: skip
 
 
@@ -182,6 +206,8 @@ def run(mutant: Mutant, folder: Path) -> subprocess.CompletedProcess[str]:
     if mutant.module.startswith("kernels"):
         # What is kept elsewhere was compiled from the right source, or from another mutant's.
         environment["NUMBA_CACHE_DIR"] = str(folder / str(crc32(mutant.name.encode())))
+    if mutant.module.startswith("trials"):
+        environment["NUMBA_DISABLE_JIT"] = "1"  # so a mutant's code is not kept, and no kernel is compiled for it
     options = ["-x", "-q", "-p", "mutation", "-p", "no:cacheprovider", "--hypothesis-profile=mutants", "--tb=short"]
     return subprocess.run(
         [sys.executable, "-m", "pytest", *options, str(TESTS / mutant.caught_by)],

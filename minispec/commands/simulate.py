@@ -161,7 +161,7 @@ def laws_given(options: dict[str, Any]) -> Laws:
     if options["target_probs"] is not None:
         texts = options["target_probs"], options["draft_probs"]
     names = "--target-probs", "--draft-probs"
-    target, draft = check_pair(*map(read_probs, names, texts), names)
+    target, draft = check_pair(read_probs(names[0], texts[0]), read_probs(names[1], texts[1]), names)
     return Laws(target, draft, [str(token) for token in range(len(target))])
 
 

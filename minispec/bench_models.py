@@ -16,6 +16,7 @@ from pathlib import Path
 
 from minispec import made_up
 from minispec.model import GPT2Config
+from minispec.theory import memory
 
 RECIPE = 1  # goes up when made_up writes other weights, so that old folders are not taken for new ones
 
@@ -43,9 +44,7 @@ def cache_folder() -> Path:
 
 def n_bytes(config: GPT2Config) -> int:
     """The size of a checkpoint's weights in float32."""
-    c = config
-    block = c.n_embd * (4 * c.n_embd + 2 * c.n_inner) + c.n_inner + 9 * c.n_embd
-    return 4 * ((c.n_vocab + c.n_ctx + 2) * c.n_embd + c.n_layer * block)
+    return memory(config).weight_bytes
 
 
 def random_folder(shape: str, base: Path, say: Callable[[str], None]) -> Path:

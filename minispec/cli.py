@@ -20,6 +20,7 @@ from minispec.commands.compare import compare
 from minispec.commands.generate import generate
 from minispec.commands.shared import note
 from minispec.commands.simulate import simulate
+from minispec.commands.theory import theory
 from minispec.commands.verify import verify
 
 
@@ -50,11 +51,12 @@ def cli() -> None:
     minispec verify --quick
     minispec bench --only passes
     minispec simulate --rule all
+    minispec theory --accept 0.8 -k 6
     minispec generate -m gpt2-medium -d gpt2 "The cat sat on the"
     """
 
 
-for command in (generate, compare, verify, bench, simulate):
+for command in (generate, compare, verify, bench, simulate, theory):
     cli.add_command(command)
 
 

@@ -59,10 +59,10 @@ class DraftTokens(Number):
 
 
 class Numbers(Number):
-    """Integers with commas between them, each once, in order."""
+    """Numbers with commas between them, each once, in order; integers, unless another kind is asked for."""
 
-    def __init__(self, low: float = 0) -> None:
-        super().__init__(int, low)
+    def __init__(self, low: float = 0, high: float = math.inf, kind: type[int] | type[float] = int) -> None:
+        super().__init__(kind, low, high)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         words = value.split(",") if isinstance(value, str) else value

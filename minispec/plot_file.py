@@ -42,7 +42,7 @@ def write_plot(
         axes.set(title=title, xlabel=x_name, xlim=(0, None))
         axes.grid(alpha=0.3)
     all_axes[0].set_ylabel(y_name)
-    all_axes[-1].legend(title=legend)
+    figure.legend(*all_axes[0].get_legend_handles_labels(), title=legend, loc="outside right upper")
     picture = io.BytesIO()
     kind = path.suffix.lower()[1:]
     with rc_context({"svg.hashsalt": "minispec"}):  # the same curves, the same file

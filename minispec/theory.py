@@ -38,6 +38,14 @@ class PassCosts(Protocol):
         """v(rows): a pass of the target over so many rows; v(1) is 1."""
 
 
+class MeasuredCosts(PassCosts, Protocol):
+    """The costs of a real pair on a real machine."""
+
+    @property
+    def pass_seconds(self) -> float:
+        """One target pass over one row, in seconds."""
+
+
 @dataclass(frozen=True)
 class Textbook:
     """A guess costs `guess`, a check of any length one pass, and reading along nothing.

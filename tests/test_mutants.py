@@ -195,6 +195,24 @@ MUTANTS = [
            "test_chi_square.py::test_without_rare_tokens_it_is_the_textbooks"),
     Mutant("an impossible token passed over", "chi_square", "if counts[probs == 0].any():", "if False:",
            "test_chi_square.py::test_what_cannot_be_makes_the_p_value_nothing"),
+    # theory
+    Mutant("a round without the target's own token", "theory", "tokens = 1 + accept * tokens",
+           "tokens = accept * (1 + tokens)", "test_theory.py::test_the_table"),
+    Mutant("a check of the guesses alone", "theory", "costs.curve(n_draft + 1)", "costs.curve(n_draft)",
+           "test_theory.py::test_a_measured_round_by_hand"),
+    Mutant("reading along after every round", "theory", "costs.reread * accept**n_draft", "costs.reread",
+           "test_theory.py::test_a_measured_round_by_hand"),
+    Mutant("the longest of equal draft lengths", "theory", "best = speeds.index(max(speeds))",
+           "best = most - speeds[::-1].index(max(speeds))",
+           "test_theory.py::test_the_textbook_gains_where_guesses_are_kept_more_often_than_they_cost"),
+    Mutant("break-even on the losing side", "theory", "return enough", "return slower",
+           "test_theory.py::test_break_even_is_where_the_speedup_reaches_one"),
+    Mutant("an output layer counted twice", "theory", "in_products = s.n_vocab", "in_products = 2 * s.n_vocab",
+           "test_theory.py::test_parameters_are_those_that_everybody_names"),
+    Mutant("a plot upside down", "plot", "int((high - y) / (high - low) * n_y)", "int((y - low) / (high - low) * n_y)",
+           "test_plot.py::test_dots_are_where_the_values_are"),
+    Mutant("a name beside another curve", "plot", "return {place: names[i] for", "return {place: names[-1 - i] for",
+           "test_plot.py::test_every_curve_is_named_once_in_the_order_of_their_ends"),
 ]  # fmt: skip
 
 

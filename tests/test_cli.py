@@ -442,6 +442,7 @@ def test_bench_refuses_in_one_line(run: Any, options: str, message: str) -> None
         ("verify", "--target --draft --threads --seed --coupling --only --quick --thorough --json"),
         ("bench", "--target --draft --num-draft-tokens --random --scripted --against --output --repetitions --json"),
         ("simulate", "--target-probs --draft-probs --trials --rule --target --draft --top-k --seed --threads --json"),
+        ("theory", "--accept --num-draft-tokens --target-ms --draft-ms --cost-ratio --measured --plot-file --json"),
     ],
 )
 def test_help_is_quick_to_load_and_names_the_options(command: str, options: str) -> None:

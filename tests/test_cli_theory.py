@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,6 +207,16 @@ def test_measured_costs_in_text_and_csv(run: Any) -> None:
     assert "v was measured up to 16 rows" in err
     rows = list(csv.DictReader(io.StringIO(run("--measured", "--output", "csv")[1])))
     assert {"speedup", "measured_speedup", "measured_best_k"} <= set(rows[0])
+
+
+def test_threads_are_limited_before_numpy_is_imported() -> None:
+    script = (
+        "import sys, minispec.cli, minispec.options\n"
+        "def spy(*_): assert 'numpy' not in sys.modules; sys.exit(7)\n"
+        "minispec.options.limit_threads = spy\n"
+        "minispec.cli.main(['theory', '--measured', '--threads', '1', '--plot'])"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 7
 
 
 def test_measured_costs_of_the_pair_in_the_box(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from minispec.commands.generate import generate
 from minispec.commands.shared import note
 from minispec.commands.simulate import simulate
 from minispec.commands.theory import theory
+from minispec.commands.sweep import sweep
 from minispec.commands.verify import verify
 
 
@@ -52,11 +53,12 @@ def cli() -> None:
     minispec bench --only passes
     minispec simulate --rule all
     minispec theory --accept 0.8 -k 6
+    minispec sweep --by kind
     minispec generate -m gpt2-medium -d gpt2 "The cat sat on the"
     """
 
 
-for command in (generate, compare, verify, bench, simulate, theory):
+for command in (generate, compare, verify, bench, simulate, theory, sweep):
     cli.add_command(command)
 
 

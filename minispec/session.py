@@ -85,8 +85,8 @@ class Pair:
             model.warm_up()
 
 
-def open_pair(settings: Settings) -> Pair:
-    """Load what the settings name.
+def open_pair(settings: Settings, target: GPT2 | None = None) -> Pair:
+    """Load what the settings name; `target` is their target where it is loaded already.
 
     Raises ValueError for models that cannot be had, or whose vocabularies differ.
     """
@@ -98,7 +98,8 @@ def open_pair(settings: Settings) -> Pair:
     name = settings.draft_name
     if name is not None:  # before the weights are read
         check_same_vocabulary(tokenizer, load_tokenizer(name, offline=settings.offline))
-    target = load_model(settings.target, settings.weights, settings.backend, settings.offline)
+    if target is None:
+        target = load_model(settings.target, settings.weights, settings.backend, settings.offline)
     if name is None:
         return Pair(target, tokenizer)
     draft = load_model(name, settings.draft_weights, settings.backend, settings.offline)

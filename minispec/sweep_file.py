@@ -32,6 +32,8 @@ def open_results(path: Path) -> Iterator[ResultsFile]:
     """
     if not path.parent.is_dir():  # which the lock would make
         raise ValueError(CANNOT_WRITE.format(path, f"there is no folder {path.parent}"))
+    if path.is_dir():
+        raise ValueError(CANNOT_WRITE.format(path, "it is a folder"))
     lock = FileLock(path.with_name(path.name + ".lock"), timeout=0)
     try:
         held = lock.acquire()

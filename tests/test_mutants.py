@@ -213,6 +213,23 @@ MUTANTS = [
            "test_plot.py::test_dots_are_where_the_values_are"),
     Mutant("a name beside another curve", "plot", "return {place: names[i] for", "return {place: names[-1 - i] for",
            "test_plot.py::test_every_curve_is_named_once_in_the_order_of_their_ends"),
+    # a sweep
+    Mutant("a guess after a stop counted as judged", "sweep_counts",
+           "step.n_accepted < len(step.drafted) and len(step.committed) > step.n_accepted",
+           "step.n_accepted < len(step.drafted)",
+           "test_sweep.py::test_a_guess_is_judged_where_the_loop_threw_a_coin"),
+    Mutant("guesses after a refused one counted as refused", "sweep_counts", "sum(place < n_judged(step) for",
+           "sum(place < len(step.drafted) for", "test_sweep.py::test_counts_of_a_text_worked_by_hand"),
+    Mutant("places that one sum lacks are dropped", "sweep_counts", "zip_longest(a, b, fillvalue=0)", "zip(a, b)",
+           "test_sweep.py::test_counts_add_in_any_order_and_grouping"),
+    Mutant("a key without the seed", "sweep", 'del parts["offline"]', 'del parts["offline"], parts["seed"]',
+           "test_sweep.py::test_a_key_holds_all_that_counts_depend_on"),
+    Mutant("a key of the model's name", "sweep", "name and model_digest(name, settings.offline)", "name",
+           "test_sweep.py::test_a_key_knows_the_bytes_of_a_model_and_not_its_name"),
+    Mutant("what a dead worker had is lost", "sweep_workers", "waiting.remove(group)", "waiting.clear()",
+           "test_sweep.py::test_workers_may_die_and_nothing_is_lost_or_done_twice"),
+    Mutant("a torn line stays", "sweep_file", "            self.file.truncate(self.file.tell() - len(torn))",
+           "            pass", "test_sweep.py::test_a_sweep_goes_on_from_a_file_cut_at_any_byte"),
 ]  # fmt: skip
 
 

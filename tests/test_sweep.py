@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future
+from concurrent.futures import BrokenExecutor, Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, fields, replace
 from importlib.util import find_spec
@@ -239,8 +239,8 @@ def test_a_key_holds_all_that_counts_depend_on(monkeypatch: pytest.MonkeyPatch, 
     key = job_key(prompt, settings)
     others = {
         "target": "story-draft", "draft": "story-target", "num_draft_tokens": 5, "max_new_tokens": 5,
-        "temperature": 2.0, "top_k": 5, "top_p": 0.5, "seed": 5, "coupling": "gumbel", "stop": ("x",), "weights": "int8",
-        "draft_weights": "int8", "backend": "numpy",
+        "temperature": 2.0, "top_k": 5, "top_p": 0.5, "seed": 5, "coupling": "gumbel", "stop": ("x",),
+        "weights": "int8", "draft_weights": "int8", "backend": "numpy",
     }  # fmt: skip
     assert others.keys() == asdict(settings).keys() - {"offline"}
     keys = [job_key(prompt, replace(settings, **{name: value})) for name, value in others.items()]  # type: ignore[arg-type]
@@ -293,7 +293,8 @@ def test_a_sweep_goes_on_from_a_file_cut_at_any_byte(tmp_path: Path) -> None:
     assert sweep_into(path, work, jobs) == {job.key: RESULTS[job.key] for job in jobs}
     whole = path.read_bytes()
     assert len(whole.splitlines()) == 2
-    for cut in range(len(whole) + 1):
+    second = whole.index(b"\n")
+    for cut in {*range(0, second, 11), *range(second, len(whole) + 1)}:  # of a first line, less often
         path.write_bytes(whole[:cut])
         done.clear()
         assert sweep_into(path, work, jobs) == {job.key: RESULTS[job.key] for job in jobs}
@@ -389,6 +390,7 @@ def test_an_error_that_is_no_death_is_told() -> None:
 # --- the same counts wherever they are counted ---------------------------------------------------------
 
 N = 10
+Done = tuple[Group, list[Result]]
 
 
 @pytest.fixture(scope="module")
@@ -404,9 +406,7 @@ def serial(real_groups: list[Group]) -> dict[str, Counts]:
     return counts_by_key(do_groups(real_groups, in_process()))
 
 
-def counts_by_key(
-    done: Iterator[tuple[Group, list[Result]]], after: Callable[[int], object] = str
-) -> dict[str, Counts]:
+def counts_by_key(done: Iterator[Done], after: Callable[[int], object] = str) -> dict[str, Counts]:
     counts: dict[str, Counts] = {}
     for n, (_, results) in enumerate(done):
         for result in results:
@@ -489,6 +489,3 @@ def test_without_the_library_a_cluster_is_out_of_reach(monkeypatch: pytest.Monke
     monkeypatch.setattr(sweep_workers, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'minispec\[distributed\]'"):
         sweep_workers.cluster("tcp://127.0.0.1:9")
-
-
-_: type[Executor] = InProcess

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 import threading
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -123,10 +124,18 @@ def group_jobs(jobs: Iterable[Job], done: Collection[str] = ()) -> list[tuple[Jo
 # --- doing it --------------------------------------------------------------------------------------
 
 
-def do_jobs(group: tuple[Job, ...], version: str = __version__) -> list[Result]:
-    """Write the texts of a group, the plain one first. Raises ValueError on a machine with another minispec."""
-    if version != __version__:
-        raise ValueError(f"a worker has minispec {__version__} and the sweep is of {version}: install the same there")
+def check_here(job: Job) -> None:
+    """Raise ValueError on a machine where this job would be another one: all that it depends on is in its key."""
+    if job_key(job.prompt, job.settings) != job.key:
+        names = " or ".join(name for name in (job.settings.target, job.settings.draft_name) if name)
+        raise ValueError(
+            f"the worker on {platform.node()} has another version of minispec (there {__version__}), or other files "
+            f"of {names}: install the same there"
+        )
+
+
+def do_jobs(group: tuple[Job, ...]) -> list[Result]:
+    """Write the texts of a group, the plain one first."""
     settings = group[0].settings
     with _one_at_a_time:
         pair = opened_pair(model_settings(settings))

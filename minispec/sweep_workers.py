@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
@@ -29,7 +30,7 @@ from itertools import islice
 from typing import Any
 
 from minispec.options import limit_threads
-from minispec.sweep import Job, Result, do_jobs
+from minispec.sweep import Job, Result, check_here, do_jobs
 
 Group = tuple[Job, ...]
 MOST_DEATHS = 3  # in a row, without a result between them: then the jobs are to blame, or memory
@@ -159,7 +160,9 @@ def cluster(address: str) -> Workers:
     from distributed import Client
     from distributed.scheduler import KilledWorker
 
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what is wrong is said once, in one line
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith("distributed"):  # what is wrong is said once, in one line
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
     @contextmanager
     def start() -> Iterator[Executor]:
@@ -170,6 +173,8 @@ def cluster(address: str) -> Workers:
                 f"--dask {address}: no scheduler answers there ({error}): start one with dask scheduler, and its "
                 "workers with dask worker ADDRESS"
             ) from None
+        if not client.scheduler_info()["workers"]:
+            warnings.warn(f"{address} has no workers yet: waiting for a dask worker {address}", stacklevel=1)
         executor = client.get_executor(pure=False)
         try:
             yield executor
@@ -182,9 +187,10 @@ def cluster(address: str) -> Workers:
 
 
 def do_on_cluster(group: Group) -> list[Result]:
-    """`do_jobs` with as many threads as Dask says this worker has."""
+    """`do_jobs` with as many threads as Dask says this worker has, and if it has what the client has."""
     from distributed import get_worker
 
+    check_here(group[0])
     if group[0].settings.backend == "numba" and find_spec("numba"):
         import numba
 

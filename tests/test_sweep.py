@@ -28,7 +28,7 @@ from minispec.prompts import Prompt, built_in_prompts, first_of_each_kind, read_
 from minispec.sampling import Sampling
 from minispec.session import Settings
 from minispec.speculative import Dice, Step, speculate
-from minispec.sweep import Job, Result, do_jobs, group_jobs, job_key, make_jobs
+from minispec.sweep import Job, Result, check_here, group_jobs, job_key, make_jobs
 from minispec.sweep_counts import (
     Counts,
     Seconds,
@@ -264,9 +264,12 @@ def test_a_key_knows_the_bytes_of_a_model_and_not_its_name(tmp_path: Path) -> No
     assert same == job_key(Prompt("a"), Settings(draft="story-draft")) != changed
 
 
-def test_another_version_is_refused_on_a_worker() -> None:
-    with pytest.raises(ValueError, match=r"the sweep is of 0\.0"):
-        do_jobs((JOBS[0],), "0.0")
+def test_a_machine_with_another_minispec_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    (job,) = make_jobs(Settings(), [Prompt("a")], [None], [1], [0.0])
+    check_here(job)
+    monkeypatch.setattr(module, "__version__", "another")
+    with pytest.raises(ValueError, match=r"another version of minispec \(there another\), or other files of story-t"):
+        check_here(job)
 
 
 # --- the file ----------------------------------------------------------------------------------------

@@ -162,8 +162,8 @@ def predicted_speedup(counts: Counts, seconds: Seconds, k: int) -> float | None:
     """E / (k c + v): expected tokens over the cost of a round of k guesses, in passes of one row.
 
     c is the drafter's time a guess and v the target's for k + 1 rows, both as measured in these very texts after
-    their first pass. None where no such round was. What is spent outside the models is left out, so the measured
-    speed-up is below this one.
+    their first pass. None where no such round was. The reading of the prompt, the last and shorter rounds, and what is
+    spent outside the models are left out; the measured speed-up has them.
     """
     if len(counts.later) <= k or not counts.later[k] or not counts.later_plain or not seconds.later_plain:
         return None

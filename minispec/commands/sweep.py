@@ -49,7 +49,8 @@ SWEEP_OPTIONS = [
 ]
 WORK_OPTIONS = [
     click.option("--workers", type=Number(int, 1), metavar="N",
-                 help="Processes that share the jobs and this machine's cores.  [default: this one alone]"),
+                 help="Processes that share the jobs and this machine's cores: the counts stay the same, the seconds "
+                 "are those of a busy machine.  [default: this one alone]"),
     click.option("--dask", "address", metavar="ADDRESS",
                  help="Give the jobs to the workers of this Dask scheduler, as in tcp://10.0.0.1:8786."),
     click.option("--output-file", metavar="FILE",

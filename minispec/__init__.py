@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from minispec.batch import generate_batch, speculate_batch
     from minispec.gumbel import Gumbel
     from minispec.model import GPT2, GPT2Config
     from minispec.plain import generate
@@ -31,9 +32,11 @@ _HOMES = {
     "Sampling": "sampling",
     "Step": "speculative",
     "generate": "plain",
+    "generate_batch": "batch",
     "load_model": "weights",
     "load_tokenizer": "tokenizer",
     "speculate": "speculative",
+    "speculate_batch": "batch",
 }
 __all__ = [
     "GPT2",
@@ -44,9 +47,11 @@ __all__ = [
     "Sampling",
     "Step",
     "generate",
+    "generate_batch",
     "load_model",
     "load_tokenizer",
     "speculate",
+    "speculate_batch",
 ]
 
 

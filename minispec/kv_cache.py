@@ -3,6 +3,8 @@
 Keys and values of a position never change once they are computed, so a pass only adds its own rows.
 Rolling back is a matter of the length alone: rows past it are never read, and the next pass writes
 over them. Speculation needs exactly this, since a rejected guess leaves rows behind.
+
+The caches of a batch are slots of one block, so that one pass can reach them all. Each has a length of its own.
 """
 
 from __future__ import annotations
@@ -17,17 +19,31 @@ Floats = NDArray[np.float32]
 
 @dataclass
 class KVCache:
-    """Keys and values of every layer, [n_layer, n_head, n_ctx, d_head] each in the reference's layout.
+    """Keys and values of every layer, in a slot of a block that may hold other caches, too.
 
-    Attributes: n_ctx, the positions there is room for; owner, the model that it belongs to; length, how many
-    positions are filled.
+    Attributes: block_keys, block_values, of all slots, [n_slot, n_layer, n_head, n_ctx, d_head] in the reference's
+    layout; n_ctx, the positions there is room for; owner, the model that it belongs to; slot, its place in the block;
+    length, how many positions are filled.
     """
 
-    keys: Floats
-    values: Floats
+    block_keys: Floats
+    block_values: Floats
     n_ctx: int
     owner: object = None
+    slot: int = 0
     length: int = 0
+
+    @property
+    def keys(self) -> Floats:
+        """Its own keys [n_layer, ...]."""
+        own: Floats = self.block_keys[self.slot]
+        return own
+
+    @property
+    def values(self) -> Floats:
+        """Its own values [n_layer, ...]."""
+        own: Floats = self.block_values[self.slot]
+        return own
 
     @property
     def layers(self) -> list[tuple[Floats, Floats]]:

@@ -2,7 +2,7 @@
 
 `reference` and `kernels` have the same functions; this file says in which order they are called. A pass
 takes the ids of n_new positions, appends their keys and values to a cache, and gives logits for the
-last rows that are asked for.
+last rows that are asked for. It may do so for several texts at once, each with a cache of its own.
 
 Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
 """
@@ -12,12 +12,14 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import accumulate, pairwise
 from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +76,35 @@ class GPT2Config:
         """What a score q @ k is multiplied with in this layer."""
         scale = (self.n_embd // self.n_head) ** -0.5 if self.scale_attn_weights else 1.0
         return scale / (layer + 1) if self.scale_attn_by_inverse_layer_idx else scale
+
+
+Ids = Sequence[int] | Ints
+
+
+class Request(NamedTuple):
+    """Rows that a pass is to append to a cache, and of how many of the last of these it is to give logits."""
+
+    ids: Ints
+    cache: KVCache
+    n_logits: int
+
+
+def cut(requests: Iterable[Request], most_rows: int) -> Iterator[list[Request]]:
+    """The same rows in the same order as passes of at most most_rows: a request that is cut goes on in the next."""
+    together: list[Request] = []
+    room = most_rows
+    for ids, cache, n_logits in requests:
+        first = 0
+        while first < len(ids):
+            rows = ids[first : first + room]
+            first, room = first + len(rows), room - len(rows)
+            n_after = len(ids) - first
+            together.append(Request(rows, cache, min(len(rows), max(0, n_logits - n_after))))
+            if not room:
+                yield together
+                together, room = [], most_rows
+    if together:
+        yield together
 
 
 def operations(backend: str) -> ModuleType:
@@ -140,47 +171,94 @@ class GPT2:
 
     def new_cache(self) -> KVCache:
         """An empty cache for one text."""
+        return self.new_caches(1)[0]
+
+    def new_caches(self, n: int) -> list[KVCache]:
+        """Empty caches for n texts, in one block: `forward_batch` serves those of one block in one pass."""
         c = self.config
-        keys, values = self.ops.empty_cache(c.n_layer, c.n_head, c.n_ctx, c.n_embd // c.n_head)
-        return KVCache(keys, values, c.n_ctx, self)
+        keys, values = self.ops.empty_caches(n, c.n_layer, c.n_head, c.n_ctx, c.n_embd // c.n_head)
+        return [KVCache(keys, values, c.n_ctx, self, slot) for slot in range(n)]
 
     def warm_up(self) -> None:
         """Compile what a pass needs, or load it from the cache on disk. Raises ValueError where that is damaged."""
         with _passes[self.ops.__name__]:
             self.ops.warm_up(self.weights.wte.dtype)
 
-    def forward(self, ids: Sequence[int], cache: KVCache, n_logits: int | None = None) -> Floats:
+    def forward(self, ids: Ids, cache: KVCache, n_logits: int | None = None) -> Floats:
         """Append len(ids) positions to the cache; logits [n_logits, n_vocab] of the last rows, all by default.
 
         A row's logits are the same bits however the text before it was cut into passes.
         Raises ValueError for ids outside the vocabulary, too many positions, or no ids at all.
         """
-        new = self._checked(ids)
-        n_new = len(new)
-        n_logits = n_new if n_logits is None else n_logits
-        if not 0 <= n_logits <= n_new:
-            raise ValueError(f"n_logits is {n_logits}: a pass over {n_new} rows has logits for 0 to {n_new}")
-        cache.check(self, n_new)
-        n_past, logits = cache.length, []
-        try:
-            for first in range(0, n_new, MOST_ROWS):
-                rows = new[first : first + MOST_ROWS]
-                n_after = n_new - first - len(rows)
-                with _passes[self.ops.__name__]:
-                    logits.append(self._pass(rows, cache, min(len(rows), max(0, n_logits - n_after))))
-                cache.append(len(rows))
-        except BaseException:
-            cache.truncate(n_past)
-            raise
-        return logits[0] if len(logits) == 1 else np.concatenate(logits)
-
-    def _pass(self, new: Ints, cache: KVCache, n_logits: int) -> Floats:
-        """Some rows at once, by one compiled call where the operations have one."""
-        if not hasattr(self.ops, "forward"):
-            return self.wired(new, cache, n_logits)
-        epsilon = self.config.layer_norm_epsilon
-        logits: Floats = self.ops.forward(self.weights, epsilon, new, cache.keys, cache.values, cache.length, n_logits)
+        request = self._checked(ids, cache, n_logits)
+        if len(request.ids) > MOST_ROWS:
+            return self.forward_batch([request])[0]
+        logits = np.empty((request.n_logits, self.n_vocab), np.float32)
+        self._pass([request], logits)
         return logits
+
+    def forward_batch(self, requests: Sequence[tuple[Ids, KVCache, int | None]]) -> list[Floats]:
+        """What `forward` does for each request (ids, cache, n_logits), with the weights read once for all of them.
+
+        Caches of one block (`new_caches`) go into the same pass, as long as it has room for their rows.
+        A row's logits are the same bits as alone. Raises ValueError as `forward`, and for a cache that comes twice;
+        after any error all caches are as they were.
+        """
+        checked = [self._checked(*request) for request in requests]
+        if len({id(cache) for _, cache, _ in checked}) < len(checked):
+            raise ValueError("a cache is in the batch twice: a pass takes one request for each cache")
+        lengths = [cache.length for _, cache, _ in checked]
+        try:
+            return self._forward_blocks(checked)
+        except BaseException:
+            for (_, cache, _), length in zip(checked, lengths, strict=True):
+                cache.truncate(length)
+            raise
+
+    def _forward_blocks(self, requests: list[Request]) -> list[Floats]:
+        """Block by block, but the logits in the order of the requests."""
+        blocks: dict[int, list[int]] = {}
+        for i, request in enumerate(requests):
+            blocks.setdefault(id(request.cache.block_keys), []).append(i)
+        logits: dict[int, Floats] = {}
+        for places in blocks.values():
+            logits |= zip(places, self._forward_block([requests[i] for i in places]), strict=True)
+        return [logits[i] for i in range(len(requests))]
+
+    def _forward_block(self, requests: list[Request]) -> list[Floats]:
+        """Requests on caches of one block, in as many passes as it takes."""
+        ends = [0, *accumulate(n_logits for _, _, n_logits in requests)]
+        logits = np.empty((ends[-1], self.n_vocab), np.float32)
+        done = 0
+        for together in cut(requests, MOST_ROWS):
+            n_logits = sum([piece.n_logits for piece in together])
+            self._pass(together, logits[done : done + n_logits])
+            done += n_logits
+        return [logits[first:end] for first, end in pairwise(ends)]
+
+    def _pass(self, requests: list[Request], logits: Floats) -> None:
+        """One pass over rows of one block: fills logits [n_logits, n_vocab], and counts the rows as cached."""
+        run = self._compiled if hasattr(self.ops, "forward") else self._one_by_one
+        with _passes[self.ops.__name__]:
+            run(requests, logits)
+        for ids, cache, _ in requests:
+            cache.append(len(ids))
+
+    def _compiled(self, requests: list[Request], logits: Floats) -> None:
+        """All rows by one compiled call."""
+        (ids, block, _), *others = requests
+        if others:
+            ids = np.concatenate([new for new, _, _ in requests])
+        sequences = [(cache.slot, cache.length, len(new), n_logits) for new, cache, n_logits in requests]
+        epsilon = self.config.layer_norm_epsilon
+        self.ops.forward(self.weights, epsilon, ids, sequences, block.block_keys, block.block_values, logits)
+
+    def _one_by_one(self, requests: list[Request], logits: Floats) -> None:
+        """One request after the other."""
+        done = 0
+        for ids, cache, n_logits in requests:
+            logits[done : done + n_logits] = self.wired(ids, cache, n_logits)
+            done += n_logits
 
     # The wiring of a pass, for any set of operations. The kernels' own `forward` is the same in one compiled call.
 
@@ -223,12 +301,18 @@ class GPT2:
         y: Floats = self.ops.layer_norm(x, weight, bias, self.config.layer_norm_epsilon)
         return y
 
-    def _checked(self, ids: Sequence[int]) -> Ints:
-        """ids as an array of int64, each one in the vocabulary: compiled code does not look."""
+    def _checked(self, ids: Ids, cache: KVCache, n_logits: int | None) -> Request:
+        """A request whose ids are an array of int64, each one in the vocabulary: compiled code does not look."""
         array = np.asarray(ids)
         if array.ndim != 1 or not len(array) or array.dtype.kind not in "iu":
             raise ValueError(f"ids are {ids!r:.80}: a pass takes a non-empty list of token ids")
-        outside = array[(array < 0) | (array >= self.n_vocab)]
-        if len(outside):
-            raise ValueError(f"token id {outside[0]} is outside the vocabulary of {self.n_vocab}")
-        return array.astype(np.int64)
+        n_vocab = self.n_vocab
+        outside = [token for token in array.tolist() if not 0 <= token < n_vocab]  # few as they are, no work for NumPy
+        if outside:
+            raise ValueError(f"token id {outside[0]} is outside the vocabulary of {n_vocab}")
+        n_new = len(array)
+        n_logits = n_new if n_logits is None else n_logits
+        if not 0 <= n_logits <= n_new:
+            raise ValueError(f"n_logits is {n_logits}: a pass over {n_new} rows has logits for 0 to {n_new}")
+        cache.check(self, n_new)
+        return Request(array.astype(np.int64), cache, n_logits)

@@ -98,9 +98,9 @@ def columns(weight: NDArray[Any], scale: Floats, ids: Ints) -> Floats:
     return np.ascontiguousarray((weight[:, ids] * scale[ids]).T)
 
 
-def empty_cache(n_layer: int, n_head: int, n_ctx: int, d_head: int) -> tuple[Floats, Floats]:
-    """Keys and values, both [n_layer, n_head, n_ctx, d_head]."""
-    shape = n_layer, n_head, n_ctx, d_head
+def empty_caches(n_slot: int, n_layer: int, n_head: int, n_ctx: int, d_head: int) -> tuple[Floats, Floats]:
+    """Keys and values for n_slot texts, both [n_slot, n_layer, n_head, n_ctx, d_head]."""
+    shape = n_slot, n_layer, n_head, n_ctx, d_head
     return np.zeros(shape, np.float32), np.zeros(shape, np.float32)
 
 

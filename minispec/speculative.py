@@ -264,6 +264,8 @@ class Text:
             raise ValueError(f"the prompt is the text {ids!r:.40}: give token ids, as tokenizer.encode(text) does")
         if not len(ids):
             raise ValueError("the prompt has no tokens: give at least one")
+        if isinstance(ids[0], list | tuple | np.ndarray):
+            raise ValueError("the prompt is a list of prompts: a batch goes to speculate_batch or generate_batch")
         if len(ids) > target.n_ctx:
             raise ValueError(
                 f"the prompt has {len(ids)} tokens and the context window holds {target.n_ctx}: shorten the prompt"

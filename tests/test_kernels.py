@@ -131,7 +131,7 @@ def test_softmax_equals_numpy(n: int, n_row: int, spread: float, seed: int) -> N
 
 
 def filled_cache(ops: Any, k: NDArray[np.float32], v: NDArray[np.float32], n_ctx: int) -> Any:
-    keys, values = (side[0] for side in ops.empty_cache(1, len(k), n_ctx, k.shape[2]))
+    keys, values = (side[0, 0] for side in ops.empty_caches(1, 1, len(k), n_ctx, k.shape[2]))
     keys[:], values[:] = np.nan, np.nan  # whatever lies past the end must not matter
     ops.store(k, v, keys, values, 0)
     return keys, values
@@ -192,8 +192,9 @@ def test_a_pass_as_one_call_has_the_bits_of_its_operations_one_by_one(
     expected = model.wired(ids[: n_past + n_new], whole, n_past + n_new)
     model.forward(ids[:n_past].tolist(), cut)
     logits = np.full((n_logits, config.n_vocab), np.nan, np.float32)
-    epsilon = np.float32(config.layer_norm_epsilon)
-    run(n_crew, model.weights, epsilon, ids[n_past : n_past + n_new], cut.keys, cut.values, n_past, logits)
+    epsilon, sequences = np.float32(config.layer_norm_epsilon), np.array([[0, n_past, n_new, n_logits]], np.int64)
+    caches = cut.block_keys, cut.block_values
+    run(n_crew, model.weights, epsilon, ids[n_past : n_past + n_new], sequences, *caches, logits)
     assert_same_bits(logits, expected[n_past + n_new - n_logits :])
     whole.length = cut.length = n_past + n_new
     assert bits(model, whole) == bits(model, cut)
@@ -208,7 +209,8 @@ def test_threads_wait_for_each_other() -> None:
     for n_crew in (2, 3) * 20:
         logits = np.full_like(expected, np.nan)
         epsilon = np.float32(model.config.layer_norm_epsilon)
-        run(n_crew, model.weights, epsilon, ids, together.keys, together.values, 0, logits)
+        sequences = np.array([[0, 0, len(ids), len(ids)]], np.int64)
+        run(n_crew, model.weights, epsilon, ids, sequences, together.block_keys, together.block_values, logits)
         assert_same_bits(logits, expected)
 
 

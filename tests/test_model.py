@@ -73,7 +73,7 @@ def test_ids_that_are_none_are_refused_and_the_cache_stays_as_it_was(bad: Any) -
 def test_numpy_integers_are_ids() -> None:
     model = tiny_model()
     for kind in (np.int32, np.uint8, np.int64):
-        rows = model.forward(np.array([1, 2], kind), model.new_cache())  # type: ignore[arg-type]
+        rows = model.forward(np.array([1, 2], kind), model.new_cache())
         assert_same_bits(rows, model.forward([1, 2], model.new_cache()))
 
 

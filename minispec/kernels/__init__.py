@@ -16,6 +16,7 @@ Axes as in `reference.py`; a weight lies in n_panel panels of WIDE columns, [n_p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pickle import UnpicklingError
 from typing import Any
 
@@ -32,7 +33,7 @@ from minispec.kernels.whole_pass import run
 from minispec.parameters import Weights
 
 __all__ = [
-    "ROWS", "WIDE", "attention", "columns", "compiled_for", "empty_cache", "empty_weight", "fetch", "forward", "fused",
+    "ROWS", "WIDE", "attention", "columns", "compiled_for", "empty_caches", "empty_weight", "fetch", "forward", "fused",
     "gelu", "layer_norm", "linear", "pack", "softmax", "store", "warm_up",
 ]  # fmt: skip
 
@@ -71,7 +72,7 @@ def linear(x: Floats, weight: NDArray[Any], scale: Floats, bias: Floats) -> Floa
 def attention(q: Floats, keys: Floats, values: Floats, n_past: int, scale: float) -> Floats:
     """Each new row looks at itself and all rows before it: -> [n_new, n_head * d_head].
 
-    q [n_head, n_new, d_head]; keys and values as `empty_cache` lays out a layer's, n_past + n_new filled.
+    q [n_head, n_new, d_head]; keys and values as `empty_caches` lays out a layer's, n_past + n_new filled.
     """
     n_head, n_new, d_head = q.shape
     out = np.empty((n_new, n_head * d_head), np.float32)
@@ -79,12 +80,17 @@ def attention(q: Floats, keys: Floats, values: Floats, n_past: int, scale: float
     return out
 
 
-def forward(w: Weights, eps: float, ids: Ints, keys: Floats, values: Floats, n_past: int, n_logits: int) -> Floats:
-    """A whole pass: ids [n_new] -> logits [n_logits, n_vocab] of the last rows; keys and values get n_new rows."""
-    logits = np.empty((n_logits, len(w.lm_head_bias)), np.float32)
+def forward(
+    w: Weights, eps: float, ids: Ints, sequences: Sequence[tuple[int, int, int, int]], keys: Floats, values: Floats,
+    logits: Floats,
+) -> None:  # fmt: skip
+    """A whole pass: ids [n_new], the rows of one sequence after the other's -> logits [n_logits, n_vocab].
+
+    sequences: of each its slot in keys and values [n_slot, n_layer, ...], the rows that are there, its new rows, and
+    of how many of the last of these logits are wanted.
+    """
     n_crew = numba.get_num_threads() if _worth_sharing(len(ids) * _n_multiply_adds(w)) else 1
-    run(n_crew, w, np.float32(eps), ids, keys, values, n_past, logits)
-    return logits
+    run(n_crew, w, np.float32(eps), ids, np.array(sequences, np.int64), keys, values, logits)
 
 
 def _n_multiply_adds(w: Weights) -> int:
@@ -119,10 +125,10 @@ def columns(weight: NDArray[Any], scale: Floats, ids: Ints) -> Floats:
     return y
 
 
-def empty_cache(n_layer: int, n_head: int, n_ctx: int, d_head: int) -> tuple[Floats, Floats]:
-    """Keys [n_layer, n_head, n_ctx / WIDE, d_head, WIDE] and values [n_layer, n_head, d_head / WIDE, n_ctx, WIDE]."""
-    keys = np.zeros((n_layer, n_head, -(-n_ctx // WIDE), d_head, WIDE), np.float32)
-    return keys, np.zeros((n_layer, n_head, -(-d_head // WIDE), n_ctx, WIDE), np.float32)
+def empty_caches(n_slot: int, n_layer: int, n_head: int, n_ctx: int, d_head: int) -> tuple[Floats, Floats]:
+    """Keys [n_slot, n_layer, n_head, n_ctx / WIDE, d_head, WIDE], values [n_slot, ..., d_head / WIDE, n_ctx, WIDE]."""
+    keys = np.zeros((n_slot, n_layer, n_head, -(-n_ctx // WIDE), d_head, WIDE), np.float32)
+    return keys, np.zeros((n_slot, n_layer, n_head, -(-d_head // WIDE), n_ctx, WIDE), np.float32)
 
 
 def store(k: Floats, v: Floats, keys: Floats, values: Floats, n_past: int) -> None:
@@ -165,7 +171,8 @@ def _smallest_pass(dtype: np.dtype[Any]) -> None:
         weight[0], one, row, row, row, empty_weight((1, 1, 3), dtype), three, three, *linear_, row, row, *linear_,
         *linear_, one, one, weight[0], one, one, one,
     )  # fmt: skip
-    run(2, w, np.float32(1), np.zeros(1, np.int64), *empty_cache(1, 1, 1, 1), 0, row)
+    one_row = np.array([[0, 0, 1, 1]], np.int64)
+    run(2, w, np.float32(1), np.zeros(1, np.int64), one_row, *empty_caches(1, 1, 1, 1, 1), row)
 
 
 def _layer() -> str | None:

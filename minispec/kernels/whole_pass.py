@@ -6,7 +6,10 @@ Threads go through it together (see `crew`); the stages of a layer are
     norm, c_attn, attention, c_proj + residual, norm, c_fc + GELU, c_proj + residual
 
 and each is done before the next begins. A piece is a panel of 32 outputs for the products (a pair of them for 8
-bits), a head for attention, a row for the norms.
+bits), a head of a sequence for attention, a row for the norms.
+
+A pass may hold rows of several sequences, one after the other: a batch. The products do not care whose row is whose;
+positions, attention and the rows whose logits are wanted are each sequence's own, so nothing is padded or masked.
 
 What it costs: all weights are read once, 4 bytes each or 1, with n_new multiply-adds each; with the cache of the
 rows before, that is what takes the time. Everything else is 1 to 6 % of a pass of one row.
@@ -14,7 +17,7 @@ rows before, that is what takes the time. Everything else is 1 to 6 % of a pass 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import prange
@@ -31,35 +34,68 @@ STAGES = 7  # of a layer
 ZERO: Any = np.int64(0)  # of the type of all other stages, so that nothing is compiled twice
 
 
+SLOT, PAST, NEW, LOGITS = 0, 1, 2, 3  # columns of `sequences`
+
+
+class Layout(NamedTuple):
+    """Whose row is whose. A sequence's keys and values are in a slot of the block of caches, n_past of them."""
+
+    sequences: Ints  # [n_seq, 4]: slot, n_past, rows of its own in this pass, logits wanted of the last of these
+    first: Ints  # [n_seq]: its first row
+    position: Ints  # [n_new]: a row's place in its text
+    every: Ints  # [n_new]: all rows
+    wanted: Ints  # [n_logits]: the rows whose logits are wanted
+
+
 @jit()
-def embed(w: Weights, ids: Ints, n_past: int, x: Floats, row: int) -> None:
+def lay_out(sequences: Ints, n_new: int, n_logits: int) -> Layout:
+    """The rows of a pass, sequence by sequence."""
+    first, position = np.empty(len(sequences), np.int64), np.empty(n_new, np.int64)
+    every, wanted = np.arange(n_new), np.empty(n_logits, np.int64)
+    row = n_wanted = 0
+    for s in range(len(sequences)):
+        first[s] = row
+        n_own = sequences[s, NEW]
+        for i in range(n_own):
+            position[row + i] = sequences[s, PAST] + i
+        row += n_own
+        for i in range(sequences[s, LOGITS]):
+            wanted[n_wanted + i] = row - sequences[s, LOGITS] + i
+        n_wanted += sequences[s, LOGITS]
+    return Layout(sequences, first, position, every, wanted)
+
+
+@jit()
+def embed(w: Weights, ids: Ints, position: Ints, x: Floats, row: int) -> None:
     """x[row] = the embedding of a token, a column of the packed output layer, and that of its position."""
     token = ids[row]
     panel, column, scale = token // WIDE, token % WIDE, w.wte_scale[token]
     for i in range(x.shape[1]):
-        x[row, i] = w.wte[panel, i, column] * scale + w.wpe[n_past + row, i]
+        x[row, i] = w.wte[panel, i, column] * scale + w.wpe[position[row], i]
 
 
 # --- stages: each deals out its pieces to the crew, and ends for all when all of them are done ---------
 
 
 @jit()
-def embed_all(crew: Crew, stage: int, w: Weights, ids: Ints, n_past: int, x: Floats) -> None:
+def embed_all(crew: Crew, stage: int, w: Weights, ids: Ints, position: Ints, x: Floats) -> None:
     """x [n_new, n_embd] = the embeddings of tokens and positions."""
     row = take(crew, stage, len(ids), NONE)
     while row != NONE:
-        embed(w, ids, n_past, x, row)
+        embed(w, ids, position, x, row)
         row = take(crew, stage, len(ids), row)
 
 
 @jit()
-def norm(crew: Crew, stage: int, x: Floats, weight: Floats, bias: Floats, eps: np.float32, y: Floats) -> None:
-    """y = layer norm of x, both [n_row, n_embd]."""
+def norm(
+    crew: Crew, stage: int, x: Floats, rows: Ints, weight: Floats, bias: Floats, eps: np.float32, y: Floats
+) -> None:
+    """y [len(rows), n_embd] = layer norm of these rows of x."""
     lanes = np.empty(LANES, np.float32)
-    row = take(crew, stage, len(x), NONE)
-    while row != NONE:
-        layer_norm_row(x[row], weight, bias, eps, y[row], lanes)
-        row = take(crew, stage, len(x), row)
+    i = take(crew, stage, len(rows), NONE)
+    while i != NONE:
+        layer_norm_row(x[rows[i]], weight, bias, eps, y[i], lanes)
+        i = take(crew, stage, len(rows), i)
 
 
 @jit()
@@ -103,17 +139,26 @@ def linear_add(
 
 @jit()
 def attention(
-    crew: Crew, stage: int, qkv: Floats, keys: Floats, values: Floats, n_past: int, scale: np.float32, out: Floats
-) -> None:
-    """Store the new keys and values of a layer, and look back: qkv [n_new, 3 n_embd] -> out [n_new, n_embd]."""
-    n_head, d_head, n_embd = keys.shape[0], keys.shape[2], qkv.shape[1] // 3
-    head = take(crew, stage, n_head, NONE)
-    while head != NONE:
-        q = head * d_head
-        store_head(qkv, n_embd + q, 2 * n_embd + q, keys[head], values[head], n_past)
-        for first in range(0, len(qkv), ROWS):
-            attend(qkv, q, keys[head], values[head], n_past, scale, out, first)
-        head = take(crew, stage, n_head, head)
+    crew: Crew, stage: int, qkv: Floats, layout: Layout, keys: Floats, values: Floats, layer: int, scale: np.float32,
+    out: Floats,
+) -> None:  # fmt: skip
+    """Store the new keys and values of a layer, and look back: qkv [n_new, 3 n_embd] -> out [n_new, n_embd].
+
+    keys and values have the slot and the layer as their first axes. Each sequence looks at its own slot alone.
+    """
+    n_head, d_head, n_embd = keys.shape[2], keys.shape[4], qkv.shape[1] // 3
+    n_piece = len(layout.sequences) * n_head
+    piece = take(crew, stage, n_piece, NONE)
+    while piece != NONE:
+        s, head = piece // n_head, piece % n_head
+        slot, n_past, n_own = layout.sequences[s, SLOT], layout.sequences[s, PAST], layout.sequences[s, NEW]
+        start, q = layout.first[s], head * d_head
+        own, own_out = qkv[start : start + n_own], out[start : start + n_own]
+        own_keys, own_values = keys[slot, layer, head], values[slot, layer, head]
+        store_head(own, n_embd + q, 2 * n_embd + q, own_keys, own_values, n_past)
+        for first in range(0, n_own, ROWS):
+            attend(own, q, own_keys, own_values, n_past, scale, own_out, first)
+        piece = take(crew, stage, n_piece, piece)
 
 
 # --- the pass ------------------------------------------------------------------------------------
@@ -121,50 +166,51 @@ def attention(
 
 @jit()
 def share(
-    me: Any, n_crew: int, board: Ints, w: Weights, eps: np.float32, ids: Ints, keys: Floats, values: Floats,
-    n_past: int, x: Floats, normed: Floats, qkv: Floats, up: Floats, logits: Floats,
+    me: Any, n_crew: int, board: Ints, w: Weights, eps: np.float32, ids: Ints, layout: Layout, keys: Floats,
+    values: Floats, x: Floats, normed: Floats, qkv: Floats, up: Floats, logits: Floats,
 ) -> None:  # fmt: skip
-    """What thread `me` of n_crew does of a pass. keys and values have the layer as their first axis.
+    """What thread `me` of n_crew does of a pass. keys and values have the slot and the layer as their first axes.
 
     x [n_new, n_embd], normed, qkv [n_new, 3 n_embd] and up [n_new, n_inner] are room to work in: where a product's
     result goes straight into x, `normed` or `qkv` is where it is written first.
     """
     crew = Crew(board, me, n_crew)
-    embed_all(crew, ZERO, w, ids, n_past, x)
-    for layer in range(len(keys)):
+    embed_all(crew, ZERO, w, ids, layout.position, x)
+    every, wanted, n_layer = layout.every, layout.wanted, keys.shape[1]
+    for layer in range(n_layer):
         i, s = layer, 1 + STAGES * layer
-        norm(crew, s, x, w.ln_1_weight[i], w.ln_1_bias[i], eps, normed)
+        norm(crew, s, x, every, w.ln_1_weight[i], w.ln_1_bias[i], eps, normed)
         linear(crew, s + 1, normed, w.c_attn_weight[i], w.c_attn_scale[i], w.c_attn_bias[i], qkv)
-        attention(crew, s + 2, qkv, keys[i], values[i], n_past, w.attention_scale[i], normed)
+        attention(crew, s + 2, qkv, layout, keys, values, i, w.attention_scale[i], normed)
         linear_add(crew, s + 3, normed, w.attn_c_proj_weight[i], w.attn_c_proj_scale[i], w.attn_c_proj_bias[i], qkv, x)
-        norm(crew, s + 4, x, w.ln_2_weight[i], w.ln_2_bias[i], eps, normed)
+        norm(crew, s + 4, x, every, w.ln_2_weight[i], w.ln_2_bias[i], eps, normed)
         linear_gelu(crew, s + 5, normed, w.c_fc_weight[i], w.c_fc_scale[i], w.c_fc_bias[i], up)
         linear_add(crew, s + 6, up, w.mlp_c_proj_weight[i], w.mlp_c_proj_scale[i], w.mlp_c_proj_bias[i], normed, x)
-    s, n_logits = 1 + STAGES * len(keys), len(logits)
-    last = normed[:n_logits]
-    norm(crew, s, x[len(x) - n_logits :], w.ln_f_weight, w.ln_f_bias, eps, last)
+    s, last = 1 + STAGES * n_layer, normed[: len(wanted)]
+    norm(crew, s, x, wanted, w.ln_f_weight, w.ln_f_bias, eps, last)
     linear(crew, s + 1, last, w.lm_head, w.lm_head_scale, w.lm_head_bias, logits)
 
 
 @jit(parallel=True)
 def together(
-    n_crew: int, board: Ints, w: Weights, eps: np.float32, ids: Ints, keys: Floats, values: Floats,
-    n_past: int, x: Floats, normed: Floats, qkv: Floats, up: Floats, logits: Floats,
+    n_crew: int, board: Ints, w: Weights, eps: np.float32, ids: Ints, layout: Layout, keys: Floats, values: Floats,
+    x: Floats, normed: Floats, qkv: Floats, up: Floats, logits: Floats,
 ) -> None:  # fmt: skip
     for me in prange(n_crew):
-        share(np.int64(me), n_crew, board, w, eps, ids, keys, values, n_past, x, normed, qkv, up, logits)
+        share(np.int64(me), n_crew, board, w, eps, ids, layout, keys, values, x, normed, qkv, up, logits)
 
 
 @jit()
 def run(
-    n_crew: int, w: Weights, eps: np.float32, ids: Ints, keys: Floats, values: Floats, n_past: int, logits: Floats
+    n_crew: int, w: Weights, eps: np.float32, ids: Ints, sequences: Ints, keys: Floats, values: Floats, logits: Floats
 ) -> None:
-    """A pass of n_crew threads."""
+    """A pass of n_crew threads over the rows of one or more sequences, [n_seq, 4] as in `Layout`."""
     n_new, n_embd = len(ids), w.wpe.shape[1]
     x, normed = np.empty((n_new, n_embd), np.float32), np.empty((n_new, n_embd), np.float32)
     qkv, up = np.empty((n_new, 3 * n_embd), np.float32), np.empty((n_new, w.c_fc_bias.shape[1]), np.float32)
-    board = new_board(STAGES * len(keys) + 3, n_crew)
+    board = new_board(STAGES * keys.shape[1] + 3, n_crew)
+    layout = lay_out(sequences, n_new, len(logits))
     if n_crew == 1:
-        share(n_crew - 1, n_crew, board, w, eps, ids, keys, values, n_past, x, normed, qkv, up, logits)
+        share(n_crew - 1, n_crew, board, w, eps, ids, layout, keys, values, x, normed, qkv, up, logits)
     else:
-        together(n_crew, board, w, eps, ids, keys, values, n_past, x, normed, qkv, up, logits)
+        together(n_crew, board, w, eps, ids, layout, keys, values, x, normed, qkv, up, logits)

@@ -30,6 +30,7 @@ SAME_SEED = "test_exactness.py::test_sampled_text_of_a_seed_is_identical_in_plai
 CACHES = "test_exactness.py::test_both_caches_are_right_after_every_round"
 DEALT = "test_kernels.py::test_each_piece_is_dealt_once_and_a_thread_that_never_comes_is_not_waited_for"
 WAIT = "test_kernels.py::test_threads_wait_for_each_other"
+BATCH_BITS = "test_batch.py::test_logits_and_caches_of_a_batch_have_the_bits_of_each_alone"
 BITS = "test_exactness.py::test_logits_and_cache_have_the_bits_of_one_pass"
 
 
@@ -230,6 +231,24 @@ MUTANTS = [
            "test_sweep.py::test_workers_may_die_and_nothing_is_lost_or_done_twice"),
     Mutant("a torn line stays", "sweep_file", "            self.file.truncate(self.file.tell() - len(torn))",
            "            pass", "test_sweep.py::test_a_sweep_goes_on_from_a_file_cut_at_any_byte"),
+    # batches
+    Mutant("positions of the batch's first text", "kernels.whole_pass", "position[row + i] = sequences[s, PAST] + i",
+           "position[row + i] = sequences[0, PAST] + i", BATCH_BITS),
+    Mutant("logits of a batch's last rows", "kernels.whole_pass", "row - sequences[s, LOGITS] + i",
+           "n_new - n_logits + n_wanted + i", BATCH_BITS),
+    Mutant("the first text's slot for all", "model", "[(cache.slot,", "[(block.slot,", BATCH_BITS),
+    Mutant("logits in the order of the blocks", "model", "return [logits[i] for i in range(len(requests))]",
+           "return list(logits.values())", BATCH_BITS),
+    Mutant("a failed batch leaves rows behind", "model",
+           "                cache.truncate(length)\n            raise\n", "                pass\n            raise\n",
+           "test_batch.py::test_after_an_error_all_caches_are_as_they_were"),
+    Mutant("a draft pass for each text", "conductor", "chosen = drafting or", "chosen = drafting[:1] or",
+           "test_batch.py::test_texts_share_their_passes_and_one_that_ends_leaves"),
+    Mutant("logits of another text", "conductor", "zip(chosen, logits,", "zip(chosen, logits[::-1],",
+           "test_batch.py::test_each_text_is_its_solo_text_with_models_that_know_no_batch"),
+    Mutant("a batch that is given up leaves its threads", "conductor",
+           "            worker.end()\n        for worker in workers:\n            worker.join()\n",
+           "            pass\n", "test_batch.py::test_no_thread_is_left_where_the_caller_stops"),
 ]  # fmt: skip
 
 

@@ -11,14 +11,17 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
+from minispec.bench_batch import explain, time_batches
 from minispec.bench_llama import llama_program
 from minispec.bench_machine import Machine, Probe, describe_machine
 from minispec.bench_memory import measure_memory, measure_start
 from minispec.bench_models import Model
 from minispec.bench_passes import time_passes, time_prefill
+from minispec.bench_short import time_short
 from minispec.bench_texts import compare_programs, minispec_program
 from minispec.bench_transformers import check_installed, transformers_program
 from minispec.hub import find_model
+from minispec.model import GPT2
 from minispec.session import Settings
 from minispec.tokenizer import check_same_vocabulary, load_tokenizer
 from minispec.viz import counted
@@ -38,6 +41,7 @@ class Plan:
     against: Sequence[str] = ()
     gguf: str | None = None
     gguf_draft: str | None = None
+    batches: Sequence[int] = ()  # sizes, for the part batch
 
 
 @dataclass
@@ -87,7 +91,26 @@ def run_bench(plan: Plan, say: Callable[[str], None], quiet: bool) -> Report:
     if "end-to-end" in plan.parts:
         say("writing texts ...")
         tables["draft_lengths"], tables["end_to_end"] = write_all(plan, prompts, threads, quiet)
+    if {"short", "batch"} & set(plan.parts) and len(plan.models) > 1:
+        target, draft = load_all(plan)
+        if "short" in plan.parts:
+            n_draft = min(plan.lengths, key=lambda k: abs(k - settings.num_draft_tokens))
+            tables["short"] = list(time_short(target, draft, prompts[0], n_draft, repetitions, quiet))
+        if "batch" in plan.parts and plan.batches:
+            say("writing batches ...")
+            tables["batch"] = list(
+                time_batches(
+                    target, draft, prompts, settings.max_new_tokens, plan.lengths, plan.batches, repetitions, quiet
+                )
+            )
+            notes.append(explain(tables["batch"]))
     return Report(describe_machine(settings.backend), probe.gb_s, probe.range_gb_s, probe.how, tables, notes)
+
+
+def load_all(plan: Plan) -> list[GPT2]:
+    """The target, and the draft if there is one."""
+    settings = plan.settings
+    return [load_model(model.name, model.weights, settings.backend, settings.offline) for model in plan.models]
 
 
 def models_to_time(plan: Plan) -> list[Model]:
@@ -131,9 +154,7 @@ def prompt_ids(plan: Plan) -> list[list[int]]:
 def write_all(plan: Plan, prompts: list[list[int]], threads: int, quiet: bool) -> tuple[list[Any], list[Any]]:
     """Texts by minispec and by the programs that it is compared with."""
     settings, n = plan.settings, plan.settings.max_new_tokens
-    target, *draft = [
-        load_model(model.name, model.weights, settings.backend, settings.offline) for model in plan.models
-    ]
+    target, *draft = load_all(plan)
     with ExitStack() as stack:
         programs = [minispec_program(target, draft[0] if draft else None, prompts, n, plan.lengths)]
         if "transformers" in plan.against:

@@ -119,6 +119,35 @@ TABLES: dict[str, tuple[str, list[Column]]] = {
             Column("same text", "same_text", _same),
         ],
     ),
+    "short": (
+        "Short replies: from the prompt to the last token, in a running process",
+        [
+            Column("tokens", "tokens"),
+            Column("prompt", "prompt_tokens"),
+            Column("k", "num_draft_tokens"),
+            Column("plain, ms", "plain_seconds", _milliseconds),
+            Column("speculative, ms", "speculative_seconds", _milliseconds),
+            Column("over plain", "speedup", _times),
+        ],
+    ),
+    "batch": (
+        "Batches: a check, and the drafts before it, cost so many plain passes of the batch",
+        [
+            Column("texts", "texts"),
+            Column("k", "num_draft_tokens"),
+            Column("rows", "rows"),
+            Column("plain passes", "plain_passes"),
+            Column("passes", "passes"),
+            Column("plain tokens/s", "plain_tokens_per_second", number),
+            Column("tokens/s", "tokens_per_second", number),
+            Column("tokens a pass", "tokens_per_pass", _times),
+            Column("check", "check_cost", _times),
+            Column("drafts", "draft_cost", _times),
+            Column("over plain", "speedup", _times),
+            Column("by passes alone", "predicted_speedup", _times),
+            Column("same text", "same_text", _same),
+        ],
+    ),
 }
 
 

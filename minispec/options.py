@@ -27,7 +27,7 @@ RULES = (  # of simulate, in this order
     "discard", "keep-all",
 )  # fmt: skip
 TRIALS = 20_000_000  # of simulate: less than a second
-PARTS = ("bandwidth", "passes", "prefill", "memory", "start", "end-to-end")  # of bench, in this order
+PARTS = ("bandwidth", "passes", "prefill", "memory", "start", "end-to-end", "short", "batch")  # of bench, in this order
 
 
 class Number(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.3 on

@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 
 from minispec import (
+    bench_batch,
     bench_llama,
     bench_machine,
     bench_memory,
     bench_models,
     bench_passes,
     bench_report,
+    bench_short,
     bench_texts,
     bench_transformers,
     load_model,
@@ -401,6 +403,65 @@ def test_what_llama_cpp_lacks_is_named(tmp_path: Path, monkeypatch: pytest.Monke
         bench_llama.llama_program(str(Path(__file__)), None, ["a"], 8, [2], 1)
 
 
+# --- batches and short replies -------------------------------------------------------------------------
+
+
+def test_prompts_of_a_batch_grow_each_time_round_and_the_texts_go_on(pair: tuple[str, str]) -> None:
+    target = load_model(pair[0])
+    texts = bench_batch.make_texts(target, [[1, 2], [3]], 8, 5)
+    assert [len(text.prompt) for text in texts] == [2, 1, 5, 4, 8]
+    assert [len(text.ids) for text in texts] == [8] * 5
+    assert texts[2].prompt == [1, 2, *texts[0].ids[:3]]
+    assert texts[4].ids[:2] == texts[0].ids[6:]
+    full = bench_batch.make_texts(target, [[1] * 118], 8, 3)
+    assert [len(text.prompt) for text in full] == [118, 120, 120]
+
+
+def test_batches_are_compared_within_a_turn_and_the_prediction_is_from_costs() -> None:
+    """By hand: 2 texts of 6 tokens; k = 2, 4 steps in 3 passes; plain passes take 1 s and checks 1.5, drafts 0.5."""
+    texts = [bench_batch.Text([1], (1,) * 6)] * 2
+    ids = ((1,) * 6,) * 2
+    plain = [(bench_batch.Written(ids, seconds, 6, 12), 1.0, 0.0) for seconds in (6.0, 12.0, 9.0)]
+    other = [(bench_batch.Written(ids, seconds, 3, 4), 1.5, 0.5) for seconds in (4.0, 4.0, 6.0)]
+    row = bench_batch.compare(texts, 2, plain, other)
+    assert (row.texts, row.num_draft_tokens, row.rows, row.plain_passes, row.passes) == (2, 2, 6, 6, 3)
+    assert (row.tokens_per_pass, row.check_cost, row.draft_cost) == (3.0, 1.5, 0.5)
+    assert (row.speedup, row.predicted_speedup) == (1.5, 1.5)
+    assert (row.plain_tokens_per_second, row.tokens_per_second) == (12 / 9, 3.0)
+    assert row.same_text
+    wrong = [*other[:2], (bench_batch.Written((*ids[:1], (1,) * 5), 6.0, 3, 4), 1.5, 0.5)]
+    assert not bench_batch.compare(texts, 2, plain, wrong).same_text
+
+
+def test_the_cross_over_is_said_in_words() -> None:
+    def rows(*speedups: float) -> list[bench_batch.BatchSpeed]:
+        return [
+            bench_batch.BatchSpeed(2**i, k, 0, 0, 0, 0, 0, 0, 0, 0, speedup - k / 100, 0, True)
+            for i, speedup in enumerate(speedups)
+            for k in (2, 4)
+        ]
+
+    assert "pays for batches of 1, 2 and 4 and not for 8:" in bench_batch.explain(rows(2, 1.5, 1.03, 1))
+    assert "pays for every batch, 1.98 times for 1 and 1.48 for 2:" in bench_batch.explain(rows(2, 1.5))
+    assert "pays for every batch, 1.98 times for 1:" in bench_batch.explain(rows(2))
+    assert "pays for no batch here:" in bench_batch.explain(rows(1, 0.9))
+
+
+def test_a_batch_is_written_and_counted(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_batch, "mean_seconds", lambda work: work() or 1.0)
+    target, draft = (load_model(folder) for folder in pair)
+    rows = bench_batch.time_batches(target, draft, [[5], [6, 7]], 9, [1, 3], [1, 3], 1, quiet=True)
+    assert [(row.texts, row.num_draft_tokens, row.rows) for row in rows] == [
+        (1, 1, 2),
+        (1, 3, 4),
+        (3, 1, 6),
+        (3, 3, 12),
+    ]
+    assert all(row.same_text and row.plain_passes == 9 and row.passes < 9 for row in rows)
+    short = bench_short.time_short(target, draft, [5], 3, 1, quiet=True)
+    assert [row.tokens for row in short] == [1, 2, 4, 8]
+
+
 # --- the report ----------------------------------------------------------------------------------------
 
 MACHINE = Machine("A processor", 4, 2, "AVX2", "numba", "0.61", "omp", "2.0", "3.11", "Linux x86_64")
@@ -444,7 +505,7 @@ def test_every_column_is_a_field_of_its_rows() -> None:
     rows: dict[str, Any] = {
         "passes": PassTime, "context": bench_passes.ContextCost, "prefill": bench_passes.Prefill,
         "memory": bench_memory.Memory, "start": bench_memory.Start, "draft_lengths": bench_texts.DraftLength,
-        "end_to_end": bench_texts.Speed,
+        "end_to_end": bench_texts.Speed, "short": bench_short.Short, "batch": bench_batch.BatchSpeed,
     }  # fmt: skip
     assert set(rows) == set(bench_report.TABLES)
     for name, (_, columns) in bench_report.TABLES.items():

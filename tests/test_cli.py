@@ -378,6 +378,16 @@ def test_bench_measures_every_part(run: Any, scripted: list[str]) -> None:
     assert speculative["num_draft_tokens"] in (2, 3)
     assert speculative["tokens_per_pass"] > 1
     assert [row["num_draft_tokens"] for row in result["draft_lengths"]] == [2, 3]
+    assert [(row["tokens"], row["num_draft_tokens"]) for row in result["short"]] == [(1, 3), (2, 3), (4, 3), (8, 3)]
+    assert "batch" not in result
+
+
+def test_bench_writes_batches_where_they_are_asked_for(run: Any, scripted: list[str]) -> None:
+    result = run_json(run, "bench", *scripted, "--only", "batch", "--batch", "3,1")
+    assert [(row["texts"], row["num_draft_tokens"]) for row in result["batch"]] == [(1, 2), (1, 3), (3, 2), (3, 3)]
+    assert all(row["same_text"] for row in result["batch"])
+    (said,) = result["notes"]
+    assert "speculation pays for " in said
 
 
 def test_bench_prints_tables(run: Any, scripted: list[str]) -> None:
@@ -418,6 +428,10 @@ def test_bench_makes_up_what_it_needs(run: Any, tmp_path: Path, monkeypatch: pyt
         ("-k 0", "1 or more"),
         ("--json --output csv", "both given"),
         ("--only passes --against transformers", "--only end-to-end"),
+        ("--only passes --batch 2", "add --only batch"),
+        ("--only batch", "add --batch 1,2,4,8,16"),
+        ("--batch 2 -d none", "leave out -d none"),
+        ("--batch 0", "1 or more"),
         ("--gguf x", "add --against llama.cpp"),
         ("--against llama.cpp", "give --gguf FILE"),
         ("-n 600", "give a smaller -n"),
@@ -443,6 +457,10 @@ def test_bench_refuses_in_one_line(run: Any, options: str, message: str) -> None
         ("bench", "--target --draft --num-draft-tokens --random --scripted --against --output --repetitions --json"),
         ("simulate", "--target-probs --draft-probs --trials --rule --target --draft --top-k --seed --threads --json"),
         ("theory", "--accept --num-draft-tokens --target-ms --draft-ms --cost-ratio --measured --plot-file --json"),
+        (
+            "bench",
+            "--target --draft --num-draft-tokens --random --scripted --batch --against --output --repetitions --json",
+        ),
     ],
 )
 def test_help_is_quick_to_load_and_names_the_options(command: str, options: str) -> None:

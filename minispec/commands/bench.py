@@ -48,6 +48,8 @@ MEASURE_OPTIONS = [
                  metavar="TEXT", help="What a text begins with; may be given again."),
     click.option("--repetitions", type=Number(int, 1), default=5, show_default=True, metavar="N",
                  help="Times everything is measured, in turn; the medians count."),
+    click.option("--batch", "batches", type=Numbers(1), metavar="N,...",
+                 help="Write batches of so many texts as well, such as 1,2,4,8,16; long with full-size models."),
     click.option("--only", "parts", type=click.Choice(PARTS), multiple=True, metavar="PART",
                  help=f"Measure this alone; may be given again: {', '.join(PARTS)}."),
     click.option("--against", type=click.Choice(PROGRAMS), multiple=True, metavar="PROGRAM",
@@ -73,6 +75,8 @@ def bench(context: click.Context, /, **options: Any) -> None:
     memory       peak memory and the time to load
     start        from the start of the process to the first text
     end-to-end   texts, plain and speculative, greedy
+    short        replies of 1 to 8 tokens, with a draft and without
+    batch        texts written together, with --batch
 
     \b
     minispec bench
@@ -93,8 +97,10 @@ def bench(context: click.Context, /, **options: Any) -> None:
     parts = options["parts"] or PARTS
     plan = Plan(
         settings, models, parts, options["lengths"], options["prompts"], options["repetitions"], options["against"],
-        options["gguf"], options["gguf_draft"],
+        options["gguf"], options["gguf_draft"], options["batches"] or (),
     )  # fmt: skip
+    if plan.batches and len(models) < 2:
+        raise click.UsageError("--batch compares with speculation: leave out -d none")
     report = run_bench(plan, say, quiet)
     asked = {"target": models[0].label, "weights": models[0].weights, "draft": None, "draft_weights": None}
     if len(models) > 1:
@@ -102,7 +108,8 @@ def bench(context: click.Context, /, **options: Any) -> None:
     asked_texts = {"prompts": list(plan.prompts), "max_new_tokens": settings.max_new_tokens}
     render = {"md": bench_report.as_markdown, "csv": bench_report.as_csv, "json": bench_report.as_json}[output]
     click.echo(render(report, asked | asked_texts | {"repetitions": plan.repetitions}))
-    if any(row.program == "minispec" and not row.same_text for row in report.tables.get("end_to_end", [])):
+    ours = [row for row in report.tables.get("end_to_end", []) if row.program == "minispec"]
+    if not all(row.same_text for row in [*ours, *report.tables.get("batch", [])]):
         note("minispec: THE TEXTS DIFFER: speculative decoding wrote another text; minispec verify looks further")
         raise SystemExit(1)
 
@@ -128,6 +135,10 @@ def check_options(context: click.Context, options: dict[str, Any]) -> None:
         raise click.UsageError(f"--shapes is {options['shapes']!r}: give two, as in gpt2-medium,gpt2")
     if options["against"] and options["parts"] and "end-to-end" not in options["parts"]:
         raise click.UsageError("--against compares texts: leave out --only, or add --only end-to-end")
+    if options["batches"] and options["parts"] and "batch" not in options["parts"]:
+        raise click.UsageError("--batch is a part of its own: leave out --only, or add --only batch")
+    if "batch" in options["parts"] and not options["batches"]:
+        raise click.UsageError("--only batch needs sizes: add --batch 1,2,4,8,16")
     if (options["gguf"] or options["gguf_draft"]) and "llama.cpp" not in options["against"]:
         raise click.UsageError("--gguf is for llama.cpp: add --against llama.cpp")
 

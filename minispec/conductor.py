@@ -5,8 +5,9 @@ its end. The conductor, in the caller's thread, hears all texts before it does a
 where all wait for a pass, it serves those that wait for the draft model by one pass, and only when there is none,
 those that wait for the target. So the drafts of all texts advance together, and so do their checks.
 
-The threads are there for their stacks and not for speed. A text runs only while the conductor waits for its next
-word, so nothing depends on how threads are scheduled, and what texts share (a sampler, a drafter) needs no locks.
+The threads are there for their stacks and not for speed. They run one after the other: each wakes the next, and the
+last the conductor. So nothing depends on how they are scheduled, and what texts share (a sampler, a drafter) needs
+no locks.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -24,6 +26,7 @@ from minispec.speculative import Step
 
 TARGET, DRAFT = "target", "draft"  # what a pass is for
 
+Turn = SimpleQueue[Any]
 Request = tuple[Sequence[int], Any, int | None]  # the arguments of `forward`: ids, cache, n_logits
 
 
@@ -54,22 +57,9 @@ class Worker(threading.Thread):
         self.row = row
         self.steps = steps
         self.context = copy_context()  # np.errstate and the like, as the caller has them
-        self.answers: SimpleQueue[Any] = SimpleQueue()
-        self.messages: SimpleQueue[Any] = SimpleQueue()
-        self.message: Step | Pass | End | None = None
-
-    # the conductor's side
-
-    def resume(self, answer: Any = None) -> None:
-        """Let it run until it says something, which is then in `message`."""
-        self.answers.put(answer)
-        self.message = self.messages.get()
-
-    def end(self) -> None:
-        """Let it raise Ended where it stands, or at its next word."""
-        self.answers.put(Ended)
-
-    # the text's side
+        self.turn: Turn = SimpleQueue()  # the answer to what it has said, which lets it run on
+        self.message: Step | Pass | End | None = None  # what it has said last
+        self.wake_next: Callable[[], None]
 
     def run(self) -> None:
         """The text, step by step."""
@@ -85,19 +75,32 @@ class Worker(threading.Thread):
             return
         except BaseException as raised:  # it is raised again in the caller's thread
             error = raised
-        self.messages.put(End(error))
+        self.message = End(error)
+        self.wake_next()
 
     def say(self, message: Step | Pass) -> Any:
-        """Hand over to the conductor; returns its answer. Raises Ended where there will be none."""
-        self.messages.put(message)
+        """Say it, let the next one run, and return the answer. Raises Ended where there will be none."""
+        self.message = message
+        self.wake_next()
         return self._listen()
 
     def _listen(self) -> Any:
-        answer = self.answers.get()
+        answer = self.turn.get()
         if answer is Ended:
-            self.answers.put(Ended)  # for whoever asks again
+            self.turn.put(Ended)  # for whoever asks again
             raise Ended
         return answer
+
+
+def resume(chosen: Sequence[tuple[Worker, Any]]) -> None:
+    """Give each of these its answer, one after the other, when the one before has said something; return at the end."""
+    done: Turn = SimpleQueue()
+    wake: Callable[[], None] = partial(done.put, None)
+    for worker, answer in reversed(chosen):
+        worker.wake_next = wake
+        wake = partial(worker.turn.put, answer)
+    wake()
+    done.get()
 
 
 class StandIn:
@@ -128,24 +131,23 @@ def run_loops(loops: Sequence[Iterator[Step]]) -> Iterator[tuple[int, Step]]:
         yield from conduct(workers)
     finally:
         for worker in workers:
-            worker.end()
+            worker.turn.put(Ended)
         for worker in workers:
             worker.join()
 
 
 def conduct(workers: Sequence[Worker]) -> Iterator[tuple[int, Step]]:
     """Answer all texts until each has ended."""
-    for worker in workers:
-        worker.resume()
+    resume([(worker, None) for worker in workers])
     while workers:
         raise_first(workers)
         workers = [worker for worker in workers if not isinstance(worker.message, End)]
         written = [(worker, worker.message) for worker in workers if isinstance(worker.message, Step)]
         for worker, step in written:
             yield worker.row, step
-        for worker, _ in written:
-            worker.resume()
-        if not written:
+        if written:
+            resume([(worker, None) for worker, _ in written])
+        else:
             serve([(worker, worker.message) for worker in workers if isinstance(worker.message, Pass)])
 
 
@@ -163,8 +165,7 @@ def serve(waiting: Sequence[tuple[Worker, Pass]]) -> None:
     chosen = drafting or waiting
     if chosen:
         logits = forward_all(chosen[0][1].model.model, [asked.request for _, asked in chosen])
-        for (worker, _), rows in zip(chosen, logits, strict=True):
-            worker.resume(rows)
+        resume([(worker, rows) for (worker, _), rows in zip(chosen, logits, strict=True)])
 
 
 def forward_all(model: Any, requests: Sequence[Request]) -> list[NDArray[Any]]:

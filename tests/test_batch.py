@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import gc
 import itertools
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -353,6 +355,21 @@ def test_an_error_of_a_shared_pass_ends_all(monkeypatch: pytest.MonkeyPatch) -> 
     next(batch)
     with pytest.raises(KeyboardInterrupt):
         next(batch)
+    assert not texts_alive()
+
+
+def test_an_interrupt_while_a_text_runs_ends_all() -> None:
+    def stop(new: Sequence[int]) -> bool:
+        if len(new) == 3:
+            _thread.interrupt_main()
+        return False
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have told us to ignore it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(generate_batch(table(3, 0), [[0]] * 3, max_new_tokens=50, sampling=Sampling(1.0), stop=stop))
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert not texts_alive()
 
 

@@ -247,7 +247,7 @@ MUTANTS = [
     Mutant("logits of another text", "conductor", "zip(chosen, logits,", "zip(chosen, logits[::-1],",
            "test_batch.py::test_each_text_is_its_solo_text_with_models_that_know_no_batch"),
     Mutant("a batch that is given up leaves its threads", "conductor",
-           "            worker.end()\n        for worker in workers:\n            worker.join()\n",
+           "            worker.turn.put(Ended)\n        for worker in workers:\n            worker.join()\n",
            "            pass\n", "test_batch.py::test_no_thread_is_left_where_the_caller_stops"),
 ]  # fmt: skip
 

@@ -15,6 +15,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from minispec.batch import generate_batch, speculate_batch
+    from minispec.costs import Costs, measure_costs
+    from minispec.draft_length import AutoLength
     from minispec.gumbel import Gumbel
     from minispec.model import GPT2, GPT2Config
     from minispec.plain import generate
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from minispec.weights import load_model
 
 _HOMES = {
+    "AutoLength": "draft_length",
+    "Costs": "costs",
     "GPT2": "model",
     "GPT2Config": "model",
     "Gumbel": "gumbel",
@@ -35,11 +39,14 @@ _HOMES = {
     "generate_batch": "batch",
     "load_model": "weights",
     "load_tokenizer": "tokenizer",
+    "measure_costs": "costs",
     "speculate": "speculative",
     "speculate_batch": "batch",
 }
 __all__ = [
     "GPT2",
+    "AutoLength",
+    "Costs",
     "Dice",
     "Draft",
     "GPT2Config",
@@ -50,6 +57,7 @@ __all__ = [
     "generate_batch",
     "load_model",
     "load_tokenizer",
+    "measure_costs",
     "speculate",
     "speculate_batch",
 ]

@@ -20,7 +20,7 @@ import numpy as np
 
 from minispec.conductor import DRAFT, TARGET, StandIn, run_loops
 from minispec.plain import generate
-from minispec.speculative import Drafter, Sampler, Step, Stop, Target, speculate
+from minispec.speculative import Drafter, DraftLength, Sampler, Step, Stop, Target, speculate
 
 PER_TEXT = (list, tuple, range, np.ndarray)  # how a value for each text is given; anything else is for all of them
 
@@ -57,7 +57,7 @@ def speculate_batch(
     *,
     max_new_tokens: int | Sequence[int],
     sampling: Sampler | Sequence[Sampler],
-    n_draft: int | Sequence[int] = 4,
+    n_draft: int | DraftLength | Sequence[int | DraftLength] = 4,
     seed: int | Sequence[int] = 0,
     stop: Stop | Sequence[Stop | None] | None = None,
 ) -> Iterator[tuple[int, Step]]:

@@ -12,11 +12,13 @@ from importlib.metadata import version
 from typing import Any
 
 from minispec.bench_batch import explain, time_batches
+from minispec.bench_costs import price_rounds
 from minispec.bench_llama import llama_program
 from minispec.bench_machine import Machine, Probe, describe_machine
 from minispec.bench_memory import measure_memory, measure_start
 from minispec.bench_models import Model
 from minispec.bench_passes import time_passes, time_prefill
+from minispec.bench_prediction import measure_predictions, summary
 from minispec.bench_short import time_short
 from minispec.bench_texts import compare_programs, minispec_program
 from minispec.bench_transformers import check_installed, transformers_program
@@ -26,6 +28,8 @@ from minispec.session import Settings
 from minispec.tokenizer import check_same_vocabulary, load_tokenizer
 from minispec.viz import counted
 from minispec.weights import load_model, read_config
+
+SHORT_DRAFT = 4  # guesses a round for short replies, or the nearest to it of the lengths that are tried
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class Plan:
     against: Sequence[str] = ()
     gguf: str | None = None
     gguf_draft: str | None = None
+    accepts: Sequence[float] = ()  # of a scripted pair
     batches: Sequence[int] = ()  # sizes, for the part batch
 
 
@@ -81,6 +86,10 @@ def run_bench(plan: Plan, say: Callable[[str], None], quiet: bool) -> Report:
             if "prefill" in plan.parts:
                 prefill = time_prefill(loaded, model.label, model.weights, threads, repetitions, quiet)
                 tables.setdefault("prefill", []).append(prefill)
+    if "costs" in plan.parts and len(plan.models) > 1:
+        say("pricing guesses and checks ...")
+        target, draft = load_all(plan)
+        tables["costs"] = price_rounds(target, draft, load_tokenizer(plan.models[0].name, offline=settings.offline))
     if "memory" in plan.parts:
         say("measuring memory ...")
         groups = [[model] for model in plan.models] + [list(plan.models)] * (len(plan.models) > 1)
@@ -91,10 +100,16 @@ def run_bench(plan: Plan, say: Callable[[str], None], quiet: bool) -> Report:
     if "end-to-end" in plan.parts:
         say("writing texts ...")
         tables["draft_lengths"], tables["end_to_end"] = write_all(plan, prompts, threads, quiet)
+    if "prediction" in plan.parts and plan.accepts:
+        say("writing scripted texts ...")
+        target, draft = load_all(plan)
+        n = settings.max_new_tokens
+        tables["prediction"] = measure_predictions(target, draft, plan.accepts, plan.lengths, n, quiet)
+        notes += summary(tables["prediction"])
     if {"short", "batch"} & set(plan.parts) and len(plan.models) > 1:
         target, draft = load_all(plan)
         if "short" in plan.parts:
-            n_draft = min(plan.lengths, key=lambda k: abs(k - settings.num_draft_tokens))
+            n_draft = min(plan.lengths, key=lambda k: abs(k - SHORT_DRAFT))
             tables["short"] = list(time_short(target, draft, prompts[0], n_draft, repetitions, quiet))
         if "batch" in plan.parts and plan.batches:
             say("writing batches ...")

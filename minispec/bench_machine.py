@@ -100,14 +100,14 @@ def seconds_of(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def mean_seconds(work: Callable[[], object]) -> float:
-    """How long work() takes, over as many times as make up AT_LEAST seconds."""
+def mean_seconds(work: Callable[[], object], at_least: float = AT_LEAST) -> float:
+    """How long work() takes, over as many times as make up at_least seconds."""
     n, began = 0, time.perf_counter()
     while True:
         work()
         n += 1
         took = time.perf_counter() - began
-        if took >= AT_LEAST:
+        if took >= at_least:
             return took / n
 
 

@@ -6,9 +6,7 @@ for such things. A folder is there whole or not at all: it gets its name when ev
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,18 +26,6 @@ class Model:
     name: str
     weights: str
     label: str
-
-
-def cache_folder() -> Path:
-    """Where made-up checkpoints are kept, unless the user names another place."""
-    home = Path.home()
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = home / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
-    return base / "minispec" / "made-up"
 
 
 def n_bytes(config: GPT2Config) -> int:

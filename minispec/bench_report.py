@@ -70,6 +70,16 @@ TABLES: dict[str, tuple[str, list[Column]]] = {
             Column("share of bandwidth", "bandwidth_share", rate),
         ],
     ),
+    "costs": (
+        "Prices of a round, in passes of one row (kept for -k auto and theory --measured)",
+        [
+            Column("k", "num_draft_tokens"),
+            Column("guesses", "guesses", _times),
+            Column("check", "check", _times),
+            Column("round", "round", _times),
+            Column("breaks even at accept", "break_even_accept", _times),
+        ],
+    ),
     "prefill": (
         "Prompts: one pass, and NumPy's BLAS on the same products",
         [
@@ -100,6 +110,20 @@ TABLES: dict[str, tuple[str, list[Column]]] = {
             Column("k", "num_draft_tokens"),
             Column("tokens/s", "tokens_per_second", number),
             Column("over plain", "speedup", _times),
+        ],
+    ),
+    "prediction": (
+        "Predicted and measured: speed-up over plain decoding",
+        [
+            Column("accept", "accept"),
+            Column("k", "num_draft_tokens"),
+            Column("tokens a pass", "tokens_per_pass", _times),
+            Column("E", "expected_tokens", _times),
+            Column("measured", "measured", _times),
+            Column("E / (k c + 1)", "textbook", _times),
+            Column("E / (k c + v)", "by_costs", _times),
+            Column("error", "error", _percent),
+            Column("of best fixed k", "of_best_fixed", _times),
         ],
     ),
     "end_to_end": (

@@ -20,8 +20,8 @@ from minispec.commands.compare import compare
 from minispec.commands.generate import generate
 from minispec.commands.shared import note
 from minispec.commands.simulate import simulate
-from minispec.commands.theory import theory
 from minispec.commands.sweep import sweep
+from minispec.commands.theory import theory
 from minispec.commands.verify import verify
 
 

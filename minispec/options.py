@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import click
 
 from minispec.cores import count_cores
-from minispec.session import Settings
+from minispec.session import AUTO, Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULTS = Settings()
@@ -27,7 +27,9 @@ RULES = (  # of simulate, in this order
     "discard", "keep-all",
 )  # fmt: skip
 TRIALS = 20_000_000  # of simulate: less than a second
-PARTS = ("bandwidth", "passes", "prefill", "memory", "start", "end-to-end", "short", "batch")  # of bench, in this order
+PARTS = (  # of bench, in this order
+    "bandwidth", "passes", "costs", "prefill", "memory", "start", "end-to-end", "prediction", "short", "batch",
+)  # fmt: skip
 
 
 class Number(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.3 on
@@ -50,12 +52,15 @@ class Number(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generi
 
 
 class DraftTokens(Number):
-    """A draft length; `auto` is a word of the contract that has no meaning yet."""
+    """A draft length, or the word for one that chooses itself."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if value == "auto":
-            self.fail("'auto' is not available yet: give a number", param, ctx)
-        return super().convert(value, param, ctx)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == AUTO:
+            return value
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{value!r} cannot be used: give an integer, 0 or more, or {AUTO}", param, ctx)
 
 
 class Numbers(Number):
@@ -74,7 +79,7 @@ PROMPT_OPTIONS = [
     click.argument("prompt", required=False),
     click.option("-p", "--prompt", "prompt_option", metavar="TEXT", help="The prompt, instead of the argument."),
     click.option("-f", "--prompt-file", metavar="FILE",
-                 help="Read the prompt from a file, less its last line end; - is standard input. A pipe is read too."),
+                 help="Read one prompt from a file, less its last line end; - is standard input. A pipe is read too."),
 ]
 PAIR_OPTIONS = [
     click.option("-m", "--target", "--model", default=DEFAULTS.target, show_default=True, metavar="NAME",
@@ -91,7 +96,9 @@ FILTER_OPTIONS = [
 ]
 TEXT_OPTIONS = [
     click.option("-k", "--num-draft-tokens", type=DraftTokens(int), default=DEFAULTS.num_draft_tokens,
-                 show_default=True, metavar="N", help="Guesses a round."),
+                 show_default=True, metavar="N|auto",
+                 help="Guesses a round; auto goes as far as it pays, by what was kept so far and by what guesses and "
+                 "checks cost here (measured once)."),
     click.option("-n", "--max-new-tokens", "--max-tokens", type=Number(int), default=DEFAULTS.max_new_tokens,
                  show_default=True, metavar="N", help="The most tokens to write."),
     click.option("-t", "--temperature", "--temp", type=Number(float), default=DEFAULTS.temperature, show_default=True,
@@ -107,14 +114,15 @@ MACHINE_OPTIONS = [
     click.option("--weights", type=click.Choice(["f32", "int8"]), default=DEFAULTS.weights, show_default=True,
                  help="How the target's weights are kept: int8 is smaller and faster, and writes a text of its own."),
     click.option("--draft-weights", type=click.Choice(["f32", "int8"]), default=DEFAULTS.draft_weights,
-                 show_default=True, help="How the draft's weights are kept: int8 changes guesses, and no text."),
+                 show_default=True,
+                 help="How the draft's weights are kept: int8 changes guesses; greedy text stays, and the law always."),
     click.option("--backend", type=click.Choice(["numba", "numpy"]), default=DEFAULTS.backend, show_default=True,
                  help="Compiled kernels, or the plain NumPy to read (slow)."),
     click.option("--offline", is_flag=True, help="Never download; use what is in the cache."),
 ]
 RUN_OPTIONS = [
     click.option("--seed", type=Number(int), default=DEFAULTS.seed, show_default=True, metavar="N",
-                 help="Decides every random choice."),
+                 help="Decides every random choice; where -k auto samples, with the prices measured here."),
     *MACHINE_OPTIONS,
 ]
 OUTPUT_OPTIONS = [

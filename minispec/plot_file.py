@@ -6,6 +6,7 @@ import io
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from minispec.plot import Curve
 
@@ -30,7 +31,6 @@ def write_plot(
     Raises ValueError as check_plot_file, and for a place that cannot be written to.
     """
     check_plot_file(path)
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4 * len(panels), 4.2), layout="constrained")
@@ -43,9 +43,16 @@ def write_plot(
         axes.grid(alpha=0.3)
     all_axes[0].set_ylabel(y_name)
     figure.legend(*all_axes[0].get_legend_handles_labels(), title=legend, loc="outside right upper")
+    save(figure, path)
+
+
+def save(figure: Any, path: Path) -> None:
+    """The same curves make the same file."""
+    from matplotlib import rc_context
+
     picture = io.BytesIO()
     kind = path.suffix.lower()[1:]
-    with rc_context({"svg.hashsalt": "minispec"}):  # the same curves, the same file
+    with rc_context({"svg.hashsalt": "minispec"}):
         figure.savefig(picture, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
     try:
         path.write_bytes(picture.getvalue())

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from minispec.user_path import user_path
+
 MOST_BYTES = 1 << 24  # 65,536 numbers with every digit take 2 MB
 
 
@@ -24,8 +26,9 @@ def read_probs(option: str, text: str) -> Any:
             return numbers(text.split(",") if text.strip() else [])
         except ValueError as error:
             raise ValueError(f"{option}: {error}: give numbers with commas, or @FILE") from None
-    path = Path(text[1:]).expanduser()
+    path = Path(text[1:])
     try:
+        path = user_path(text[1:])
         if not path.is_file():
             raise ValueError("no such file")
         if path.stat().st_size > MOST_BYTES:

@@ -38,22 +38,21 @@ def built_in_prompts() -> list[Prompt]:
 
 
 def read_prompts(path: Path) -> list[Prompt]:
-    """The prompts of a file, each once: of two with the same text the first counts.
+    """The prompts of a file.
 
     Raises ValueError, with the number of the line, for one that is no prompt; and for a file without any.
     """
     lines = _lines(path)
     as_json = path.suffix.lower() in SUFFIXES or next(iter(lines.values()), "").startswith("{")
-    prompts: dict[str, Prompt] = {}
+    prompts = []
     for number, line in lines.items():
         try:
-            prompt = _prompt(line, number) if as_json else Prompt(line, id=f"line {number}")
+            prompts.append(_prompt(line, number) if as_json else Prompt(line, id=f"line {number}"))
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from None
-        prompts.setdefault(prompt.text, prompt)
     if not prompts:
         raise ValueError(f"{path}: holds no prompt: give one a line, as text or as {EXAMPLE}")
-    return list(prompts.values())
+    return prompts
 
 
 def first_of_each_kind(prompts: Iterable[Prompt], n: int) -> list[Prompt]:
@@ -92,7 +91,9 @@ def _prompt(line: str, number: int) -> Prompt:
         raise ValueError(f"not JSON ({error}): give an object, as {EXAMPLE}") from None
     if not isinstance(content, dict):
         raise ValueError(f"a JSON {type(content).__name__} where an object must be: give one, as {EXAMPLE}")
-    text = content.get("prompt")
+    if "prompt" not in content:
+        raise ValueError(f'the object has no "prompt": give one, as {EXAMPLE}')
+    text = content["prompt"]
     if not isinstance(text, str) or not text:
         raise ValueError(f'"prompt" is {json.dumps(text)[:80]}: give a text that is not empty, as {EXAMPLE}')
     kind, name = content.get("kind", NO_KIND), content.get("id", f"line {number}")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from minispec.hub import short_name
 
 if TYPE_CHECKING:
+    from minispec.costs import Costs
     from minispec.model import GPT2
-    from minispec.speculative import Drafter, Sampler, Step
+    from minispec.speculative import Drafter, DraftLength, Sampler, Step
     from minispec.tokenizer import Tokenizer
 
+AUTO = "auto"  # the draft length that pays best at what things cost here
 DEFAULT_DRAFTS = {
     "story-target": "story-draft",
     "gpt2": "distilgpt2",
@@ -28,7 +31,7 @@ class Settings:
 
     target: str = "story-target"
     draft: str | None = None  # None: DEFAULT_DRAFTS has one for the target; "none": no drafter
-    num_draft_tokens: int = 4
+    num_draft_tokens: int | str = AUTO  # a number, or AUTO
     max_new_tokens: int = 128
     temperature: float = 0.0
     top_k: int = 0
@@ -77,6 +80,13 @@ class Pair:
     tokenizer: Tokenizer
     drafter: Drafter | None = field(default=None)
 
+    @cached_property
+    def costs(self) -> Costs:
+        """What guesses and checks cost on this machine: kept from an earlier run, or measured, which takes seconds."""
+        from minispec.costs import costs_of
+
+        return costs_of(self)
+
     def warm_up(self) -> None:
         """Compile the kernels, or load them."""
         self.target.warm_up()
@@ -108,32 +118,49 @@ def open_pair(settings: Settings, target: GPT2 | None = None) -> Pair:
 
 def decode(settings: Settings, pair: Pair, prompt_ids: Sequence[int], *, plain: bool = False) -> Iterator[Step]:
     """The steps of one text: speculative where the pair has a drafter, unless `plain`."""
-    from minispec.gumbel import Gumbel
     from minispec.plain import generate
-    from minispec.sampling import Sampling
     from minispec.speculative import speculate
+
+    options = decoding_options(settings, pair)
+    if plain or pair.drafter is None:
+        return generate(pair.target, prompt_ids, **options)
+    return speculate(pair.target, pair.drafter, prompt_ids, n_draft=draft_length(settings, pair), **options)
+
+
+def decode_batch(settings: Settings, pair: Pair, prompts: Sequence[Sequence[int]]) -> Iterator[tuple[int, Step]]:
+    """The steps of texts that are written together, with the number of the text: each text is that of `decode`.
+
+    Where a text is the same with any draft length, AUTO goes by the prices of a batch, whose checks have more rows;
+    else by those of a single text.
+    """
+    from minispec.batch import generate_batch, speculate_batch
+    from minispec.tokenizer import stop_rule
+
+    options = decoding_options(settings, pair)
+    options["stop"] = [stop_rule(pair.tokenizer, settings.stop) for _ in prompts]
+    if pair.drafter is None:
+        return generate_batch(pair.target, prompts, **options)
+    n_draft = draft_length(settings, pair, len(prompts) if settings.determined else 1)
+    return speculate_batch(pair.target, pair.drafter, prompts, n_draft=n_draft, **options)
+
+
+def decoding_options(settings: Settings, pair: Pair) -> dict[str, Any]:
+    """What plain and speculative decoding take alike."""
+    from minispec.gumbel import Gumbel
+    from minispec.sampling import Sampling
     from minispec.tokenizer import stop_rule
 
     sampling: Sampler = Sampling(settings.temperature, settings.top_k, settings.top_p)
     if settings.coupling == "gumbel" and settings.temperature > 0:  # greedy decoding needs no noise
         sampling = Gumbel(sampling, settings.seed)
     stop = stop_rule(pair.tokenizer, settings.stop)
-    if plain or pair.drafter is None:
-        return generate(
-            pair.target,
-            prompt_ids,
-            max_new_tokens=settings.max_new_tokens,
-            sampling=sampling,
-            seed=settings.seed,
-            stop=stop,
-        )
-    return speculate(
-        pair.target,
-        pair.drafter,
-        prompt_ids,
-        max_new_tokens=settings.max_new_tokens,
-        n_draft=settings.num_draft_tokens,
-        sampling=sampling,
-        seed=settings.seed,
-        stop=stop,
+    return {"max_new_tokens": settings.max_new_tokens, "sampling": sampling, "seed": settings.seed, "stop": stop}
+
+
+def draft_length(settings: Settings, pair: Pair, n_text: int = 1) -> int | DraftLength:
+    """The number of guesses a round, or what chooses it at the prices of this pair, where n_text texts share passes."""
+    from minispec.draft_length import AutoLength
+
+    return (
+        AutoLength(pair.costs.of_batch(n_text)) if settings.num_draft_tokens == AUTO else int(settings.num_draft_tokens)
     )

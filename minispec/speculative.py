@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 Probs = NDArray[Any]  # [n_vocab], sums to one: float64, or Fraction where a test wants exact sums
 Stop = Callable[[Sequence[int]], bool]  # given the new tokens so far: does the text end after the last?
+GoOn = Callable[[Callable[[], float]], bool]  # after a guess, given how sure the drafter was of it: another one?
 GROUP = 256  # tokens whose probabilities a draw sums at once
 
 
@@ -89,11 +90,22 @@ class Draft:
             )
 
 
+def always(surety: Callable[[], float]) -> bool:
+    """Guess on, however sure the drafter is."""
+    return True
+
+
 class Drafting(Protocol):
     """A drafter at work on one text."""
 
-    def draft(self, ids: Sequence[int], n_draft: int, sampling: Sampler, choices: Choices) -> Draft:
-        """Guess up to n_draft tokens that follow ids; fewer, or none, are fine."""
+    def draft(
+        self, ids: Sequence[int], n_draft: int, sampling: Sampler, choices: Choices, go_on: GoOn = always
+    ) -> Draft:
+        """Guess up to n_draft tokens that follow ids; fewer, or none, are fine.
+
+        After each guess go_on must be asked whether to make another. The guess stands, whatever it says: to throw a
+        guess away for what it is would change the law of what is written.
+        """
 
 
 class Drafter(Protocol):
@@ -105,6 +117,46 @@ class Drafter(Protocol):
 
     def start(self) -> Drafting:
         """Begin a text: all state of the run is in what is returned."""
+
+
+class Guide(Protocol):
+    """How far to guess in one text, by what became of its guesses so far."""
+
+    def most(self) -> int:
+        """The most guesses of the next round; with 0 it is a plain pass."""
+
+    def go_on(self, surety: Callable[[], float]) -> bool:
+        """Whether to guess on after a guess; `surety` tells the drafter's own probability of it."""
+
+    def learn(self, n_guess: int, n_accepted: int, n_judged: int) -> None:
+        """Of a round's n_guess guesses the first n_judged were judged, and of these the first n_accepted kept."""
+
+
+class DraftLength(Protocol):
+    """A way to choose how far to guess."""
+
+    def start(self) -> Guide:
+        """Begin a text: all that is learned of it is in what is returned."""
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """The same number of guesses in every round: a `DraftLength`, and its own `Guide`."""
+
+    n_draft: int
+
+    def start(self) -> Fixed:
+        """Nothing is learned."""
+        return self
+
+    def most(self) -> int:
+        """The number."""
+        return self.n_draft
+
+    go_on = staticmethod(always)
+
+    def learn(self, n_guess: int, n_accepted: int, n_judged: int) -> None:
+        """Nothing is learned."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +251,7 @@ def speculate(
     *,
     max_new_tokens: int,
     sampling: Sampler,
-    n_draft: int = 4,
+    n_draft: int | DraftLength = 4,
     seed: int = 0,
     stop: Stop | None = None,
     choices: Choices | None = None,
@@ -207,11 +259,14 @@ def speculate(
     """Write up to max_new_tokens after ids, with the target's law, a `Step` for every pass of the target.
 
     The text ends where `stop` says so, at max_new_tokens, or when prompt and text fill the context
-    window (n_ctx tokens in all): exactly where plain decoding ends. `choices` replaces the dice of `seed`.
+    window (n_ctx tokens in all): exactly where plain decoding ends. n_draft is the number of guesses a round, or a
+    way to choose it, such as `AutoLength`. `choices` replaces the dice of `seed`.
     Raises ValueError, at once, for an empty or too long prompt, ids outside the vocabulary, negative counts, and a
     drafter that is none or has another vocabulary; later, for a draft that breaks the protocol.
     """
-    check_count("n_draft", n_draft)
+    if not hasattr(n_draft, "start"):
+        check_count("n_draft", n_draft)
+        n_draft = Fixed(int(n_draft))
     if not hasattr(drafter, "start"):
         raise ValueError(f"{drafter!r:.80} is no drafter: wrap a model, as in SmallModelDrafter(model)")
     if drafter.n_vocab != target.n_vocab:
@@ -220,32 +275,34 @@ def speculate(
         )
     text = Text(target, ids, max_new_tokens, stop)
     choices = Dice(seed) if choices is None else choices
-    return _rounds(target, drafter, text, sampling, int(n_draft), choices)
+    return _rounds(target, drafter, text, sampling, n_draft, choices)
 
 
 def _rounds(
-    target: Target, drafter: Drafter, text: Text, sampling: Sampler, n_draft: int, choices: Choices
+    target: Target, drafter: Drafter, text: Text, sampling: Sampler, length: DraftLength, choices: Choices
 ) -> Iterator[Step]:
-    cache, drafting = target.new_cache(), drafter.start()
+    cache, drafting, guide = target.new_cache(), drafter.start(), length.start()
     finish = text.finish()
     if finish:
         yield Step((), 0, (), finish)
     while not finish:
         began = time.perf_counter()
-        n_guess = min(n_draft, text.room - 1)  # the pass adds one token of its own
-        draft = drafting.draft(list(text.ids), n_guess, sampling, choices)
+        n_guess = min(guide.most(), text.room - 1)  # the pass adds one token of its own
+        draft = drafting.draft(list(text.ids), n_guess, sampling, choices, guide.go_on)
         check_draft(draft, n_guess, target.n_vocab)
         guessed = time.perf_counter()
         pending = [*text.ids[cache.length :], *draft.tokens]
         logits = target.forward(pending, cache, n_logits=len(draft.tokens) + 1)
         verified = time.perf_counter()
 
-        first, n_accepted = len(text.ids), 0
+        first, n_accepted, accepted = len(text.ids), 0, False
         for token, accepted in judge(draft, logits, first, sampling, choices):
             n_accepted += accepted
             finish = text.commit(token)
             if finish:
                 break
+        n_refused = not accepted and n_accepted < len(draft.tokens)
+        guide.learn(len(draft.tokens), n_accepted, n_accepted + n_refused)
         # The pass read all guesses; those refused go, and the last token of the text has not been read yet.
         cache.truncate(len(text.ids) - 1)
 

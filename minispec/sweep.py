@@ -63,7 +63,7 @@ def make_jobs(
     for draft in drafts:
         name = replace(settings, draft=draft).draft_name
         for temperature in temperatures:
-            one = replace(settings, draft=name or "none", temperature=temperature)
+            one = replace(settings, draft="none" if name is None else name, temperature=temperature)
             if name is None:
                 variants.append(replace(one, num_draft_tokens=0, draft_weights=Settings.draft_weights))
             else:
@@ -78,7 +78,7 @@ def job_key(prompt: Prompt, settings: Settings) -> str:
     The names of models are not in it, nor is the prompt's kind: results are filed under these when they are read.
     """
     names = {"target": settings.target, "draft": settings.draft_name}
-    models = {role: name and model_digest(name, settings.offline) for role, name in names.items()}
+    models = {role: None if name is None else model_digest(name, settings.offline) for role, name in names.items()}
     parts = asdict(settings) | models | {"prompt": prompt.text, "minispec": __version__}
     del parts["offline"]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -167,5 +167,5 @@ def opened_pair(settings: Settings) -> Pair:
     alone = replace(settings, draft="none", draft_weights=Settings.draft_weights)
     pair = open_pair(settings, opened_target(alone))
     pair.warm_up()
-    run_all([0], decode(replace(settings, max_new_tokens=WARM_UP), pair, [0]))
+    run_all([0], decode(replace(settings, max_new_tokens=WARM_UP, num_draft_tokens=1), pair, [0]))
     return pair

@@ -153,7 +153,7 @@ def expected_tokens(accept: Iterable[float | None]) -> float:
 
 def measured_speedup(counts: Counts, seconds: Seconds) -> float | None:
     """Tokens a second over those of plain decoding; None without any."""
-    if not (counts.tokens and counts.plain_tokens and seconds.speculative):
+    if not (counts.tokens and counts.plain_tokens and seconds.speculative and seconds.plain):
         return None
     return (counts.tokens / seconds.speculative) / (counts.plain_tokens / seconds.plain)
 

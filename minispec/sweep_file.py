@@ -20,6 +20,7 @@ from minispec.sweep import Job, Result
 from minispec.sweep_counts import Counts, Seconds
 
 BEGINNING = '{"key": "'  # of every line: a torn one that begins otherwise is not ours to cut
+LIMIT = 2**63  # of a count or of seconds; Infinity is more
 CANNOT_WRITE = "--output-file {}: {}: give a file that can be written"
 Group = TypeVar("Group", Counts, Seconds)
 
@@ -32,8 +33,9 @@ def open_results(path: Path) -> Iterator[ResultsFile]:
     """
     if not path.parent.is_dir():  # which the lock would make
         raise ValueError(CANNOT_WRITE.format(path, f"there is no folder {path.parent}"))
-    if path.is_dir():
-        raise ValueError(CANNOT_WRITE.format(path, "it is a folder"))
+    if path.exists() and not path.is_file():
+        kind = "folder" if path.is_dir() else "device"
+        raise ValueError(CANNOT_WRITE.format(path, f"it is a {kind}"))
     lock = FileLock(path.with_name(path.name + ".lock"), timeout=0)
     try:
         held = lock.acquire()
@@ -108,6 +110,8 @@ def read_line(line: bytes, where: str) -> Result:
         if not isinstance(key, str):
             raise TypeError(f"its key is {key!r:.80}")
         counts = read_group(Counts, (int,), content["counts"])
+        if len(counts.kept) != len(counts.judged):
+            raise ValueError(f"{len(counts.kept)} places where guesses were kept, {len(counts.judged)} where judged")
         return Result(key, counts, read_group(Seconds, (int, float), content["seconds"]))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         problem = f"it lacks {error}" if isinstance(error, KeyError) else error
@@ -120,7 +124,7 @@ def read_group(kind: type[Group], numbers: tuple[type, ...], values: dict[str, A
     """Counts or seconds from a dict: every field a number of these types from 0 up, or a list of such."""
 
     def checked(value: Any) -> Any:
-        if type(value) not in numbers or not value >= 0:
+        if type(value) not in numbers or not 0 <= value < LIMIT:
             raise TypeError(f"{value!r:.80} is none of its numbers")
         return value
 

@@ -35,7 +35,7 @@ class Row:
 
     draft: str
     temperature: float
-    num_draft_tokens: int
+    num_draft_tokens: Any  # a number: jobs have no other
     kind: str
     counts: Counts
     seconds: Seconds
@@ -51,7 +51,8 @@ class Row:
         counts, seconds = self.counts, self.seconds
         drafts = self.num_draft_tokens > 0
         return {
-            "accept_rate": ratio(sum(counts.kept), sum(counts.judged)),
+            "accept_rate": ratio(sum(counts.kept), counts.drafted),
+            "kept_of_judged": ratio(sum(counts.kept), sum(counts.judged)),
             "tokens_per_pass": ratio(counts.tokens, counts.passes),
             "expected_tokens": expected_tokens(self.accept_by_position),
             "predicted_speedup": predicted_speedup(counts, seconds, self.num_draft_tokens) if drafts else None,
@@ -69,7 +70,7 @@ class Row:
 
 def make_rows(jobs: Iterable[Job], results: Mapping[str, Result], by_kind: bool) -> list[Row]:
     """Sums over the jobs' prompts, in the order of the jobs; with by_kind, a row for every kind before all of them."""
-    kinds: dict[tuple[str, float, int], dict[str, list[Result]]] = {}
+    kinds: dict[tuple[str, float, int | str], dict[str, list[Result]]] = {}
     for job in jobs:
         one = job.settings
         of_kind = kinds.setdefault((one.draft or "none", one.temperature, one.num_draft_tokens), {})
@@ -123,7 +124,7 @@ class Line:
     texts: int
     tokens: int
     tokens_per_pass: float | None
-    accept_rate: float | None
+    kept_of_judged: float | None
     predicted_speedup: float | None
     speedup: float | None
     by_place: str
@@ -141,7 +142,7 @@ COLUMNS = [
     Column("texts", "texts"),
     Column("tokens", "tokens"),
     Column("tokens a pass", "tokens_per_pass", _times),
-    Column("kept", "accept_rate", rate),
+    Column("kept", "kept_of_judged", rate),
     Column("speed-up predicted", "predicted_speedup", _times),
     Column("measured", "speedup", _times),
     Column("kept by place, %", "by_place"),
@@ -163,7 +164,7 @@ def as_markdown(rows: Sequence[Row], about: dict[str, Any]) -> str:
                 texts=row.counts.texts,
                 tokens=row.counts.tokens,
                 tokens_per_pass=rates["tokens_per_pass"],
-                accept_rate=rates["accept_rate"],
+                kept_of_judged=rates["kept_of_judged"],
                 predicted_speedup=rates["predicted_speedup"],
                 speedup=rates["speedup"],
                 by_place=places or "n/a",

@@ -158,6 +158,7 @@ def cluster(address: str) -> Workers:
     if not find_spec("distributed"):
         raise ValueError("--dask needs the library distributed: pip install 'minispec[distributed]'")
     from distributed import Client
+    from distributed.comm.addressing import get_address_host
     from distributed.scheduler import KilledWorker
 
     for name in list(logging.root.manager.loggerDict):
@@ -167,6 +168,7 @@ def cluster(address: str) -> Workers:
     @contextmanager
     def start() -> Iterator[Executor]:
         try:
+            get_address_host(address)  # a client that fails at this complains once more when it is collected
             client = Client(address, timeout=CONNECT_WITHIN, set_as_default=False)
         except (OSError, ValueError, TypeError) as error:
             raise ValueError(

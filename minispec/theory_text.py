@@ -20,6 +20,7 @@ def as_text(question: Question) -> str:
     body = _lines if question.single else _table
     parts = ["\n".join(body(question, answer(question)))]
     if question.measured is not None:
+        parts.insert(0, f"Measured here: {' with '.join(name for name, _, _ in question.memory)}.")
         parts.append("\n".join(_curve(question.measured)))
     return "\n\n".join([*parts, "\n".join(_memory(question.memory))])
 
@@ -107,8 +108,8 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _curve(costs: PassCosts) -> list[str]:
     rows = range(1, CURVE_ROWS + 1)
-    reread = f"a token more for the draft to read costs {costs.reread:.3f}"
-    title = f"v, a target pass by its rows, over one of one row ({reread}):"
+    reread = f"a token more for the draft to read costs {costs.reread:.3f} passes"
+    title = f"v, a target pass by its rows, k + 1 for k guesses, over one of one row ({reread}):"
     cells = ["v", *(f"{costs.curve(n):.2f}" for n in rows)]
     return [title, "", *markdown(["rows", *map(str, rows)], [cells])]
 

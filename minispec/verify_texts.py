@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from minispec.costs import Costs
+from minispec.draft_length import AutoLength
 from minispec.drafters import SmallModelDrafter
 from minispec.gumbel import Gumbel
 from minispec.model import GPT2
@@ -101,7 +103,7 @@ class RandomGuesses:
         """Begin a text; nothing is remembered."""
         return self
 
-    def draft(self, ids: Sequence[int], n_draft: int, sampling: Sampler, choices: object) -> Draft:
+    def draft(self, ids: Sequence[int], n_draft: int, sampling: Sampler, choices: object, *_: object) -> Draft:
         """Up to n_draft guesses, each with certainty."""
         tokens = self.rng.integers(self.n_vocab, size=self.rng.integers(n_draft + 1)).tolist()
         own = self.text[len(ids) :][: len(tokens)]
@@ -122,6 +124,7 @@ def same_text(pair: Pair, rng: Rng, sampled: bool = False) -> Counts:
     reaches the end of the context window. Plain and speculative decoding run on different numbers of threads.
     """
     n_draft, n_new = int(rng.integers(1, 9)), int(rng.integers(2, 61))
+    length: int | AutoLength = AutoLength(random_costs(rng)) if rng.random() < 0.25 else n_draft
     prompt = near_the_end(pair, rng) if rng.random() < 0.25 else random_prompt(pair, rng)
     inner, seed = random_sampling(rng), int(rng.integers(1 << 31))
     sampling: Sampler = Gumbel(inner, seed) if sampled else Sampling()
@@ -142,16 +145,23 @@ def same_text(pair: Pair, rng: Rng, sampled: bool = False) -> Counts:
         if drafter is None:
             continue
         case = (
-            f"{name}, {n_draft} guesses a round, {n_new} new tokens, {sampling!r}, threads {few} (plain) and {many}, "
+            f"{name}, {length} guesses a round, {n_new} new tokens, {sampling!r}, threads {few} (plain) and {many}, "
             f"prompt ids {prompt}"
         )
         with threads(pair.target, many):
-            run = run_all(prompt, speculate(pair.target, drafter, prompt, n_draft=n_draft, **settings))
+            run = run_all(prompt, speculate(pair.target, drafter, prompt, n_draft=length, **settings))
         compare_runs(plain, run, case)
         guesses += run.drafted
-        if name == "the target drafting for itself":
+        if name == "the target drafting for itself" and length == n_draft:
             check_all_kept(run, n_draft, min(n_new, pair.target.n_ctx - len(prompt)), case)
     return {"tokens": len(plain.ids), "guesses": guesses}
+
+
+def random_costs(rng: Rng) -> Costs:
+    """Prices at which it pays to guess far, or hardly at all."""
+    steps = rng.uniform(0, 0.3, size=16)
+    steps[0] = 1.0
+    return Costs(float(rng.uniform(0, 0.5)), (0.0, *map(float, steps.cumsum())), float(rng.uniform(0, 0.1)), 1.0)
 
 
 def compare_runs(plain: Run, run: Run, case: str) -> None:

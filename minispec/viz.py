@@ -73,6 +73,13 @@ def closing_line(run: Run, sampled_seed: int | None = None) -> str:
     return ", ".join(parts)
 
 
+def batch_line(runs: Sequence[Run], seconds: float) -> str:
+    """Tokens of all texts, and tokens a second of them together. (Texts share passes, so these are counted in none.)"""
+    n_tokens, drafted = sum(len(run.ids) for run in runs), sum(run.drafted for run in runs)
+    kept = f", {rate(sum(run.accepted for run in runs) / drafted)} of {drafted} guesses kept" if drafted else ""
+    return f"{counted(len(runs), 'text')}, {n_tokens} tokens{kept}, {number(n_tokens / seconds)} tokens/s in all"
+
+
 def rounds(run: Run, tokenizer: Tokenizer) -> Iterator[str]:
     """A line for every round: what was guessed, how much was kept, and the target's own token."""
     for i, step in enumerate(run.steps, 1):

@@ -1,13 +1,21 @@
 """One Hypothesis profile: quick by default, `--hypothesis-profile=thorough` for the long run.
 
-Kernels compile inside the first example, so there is no deadline.
+Kernels compile inside the first example, so there is no deadline. What tests keep, they keep in a folder of their own.
 """
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from minispec import costs
+from minispec.costs import Costs, file_of, keep_costs
 from minispec.model import operations
+from minispec.session import Settings, open_pair
 
 quick = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -19,8 +27,31 @@ once = [Phase.explicit, Phase.generate]
 settings.register_profile("mutants", quick, phases=once, derandomize=True, database=None)
 settings.load_profile("quick")
 
+# Before anything looks for its cache; downloaded models are looked for where they were before.
+os.environ.setdefault("HF_HOME", str(Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "huggingface"))
+_kept = tempfile.TemporaryDirectory(prefix="minispec-tests-", ignore_cleanup_errors=True)
+for _name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
+    os.environ[_name] = _kept.name
+
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled_kernels() -> None:
     """Compile before the first test, so that no test sees the note that says so."""
     operations("numba").warm_up(np.dtype(np.float32))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def known_costs() -> Iterator[None]:
+    """Prices of the pair in the box, so that -k auto does the same on a busy machine and on an idle one.
+
+    They are kept for children, and given out in this process, where tests change the number of threads.
+    """
+    check = [0.0, 1.0, 1.05, 1.1, 1.2, 1.3, *np.linspace(1.4, 3.0, 11)]
+    known = Costs(0.09, tuple(map(float, check)), 0.01, 0.0013)
+    for backend in ("numba", "numpy"):
+        for draft_weights in ("f32", "int8"):
+            pair = open_pair(Settings(backend=backend, draft_weights=draft_weights))
+            keep_costs(file_of(pair), known)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(costs, "measure_costs", lambda *_, **__: known)
+        yield

@@ -13,6 +13,7 @@ import toys
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from minispec.draft_length import AutoLength
 from minispec.drafters import SmallModelDrafter
 from minispec.sampling import Sampling
 
@@ -79,7 +80,7 @@ class Case:
     n_vocab: int
     prompt: tuple[int, ...]
     max_new_tokens: int
-    n_draft: int
+    n_draft: Any  # a number, or a way to choose it
     n_ctx: int
     drafter: str  # "model", "moody", "certain", or "narrow": a model whose context window ends early
     stop: Stop | None
@@ -111,7 +112,7 @@ def cases(draw: Any, tiny: bool = False) -> Case:
         n_vocab=n_vocab,
         prompt=prompt,
         max_new_tokens=max_new_tokens,
-        n_draft=draw(st.sampled_from([2, 1, 3, 4, 2, 1, 0])),
+        n_draft=draw(st.sampled_from([2, 1, 3, 4, 2, 1, 0, toys.Wary(3), AutoLength(toys.CHEAP, 3)])),
         n_ctx=len(prompt) + draw(st.sampled_from([50, 50, 50, 50, 3, 2, 1, 0])),
         drafter=draw(st.sampled_from(["model", "moody", "certain", "narrow"])),
         stop=None if end is None else stop_at(tuple(end)),

@@ -322,12 +322,12 @@ class Failing(SmallModelDrafter):
         inner = super().start()
         honest = inner.draft
 
-        def draft(ids: Sequence[int], n_draft: int, sampling: Any, choices: Any) -> Draft:
+        def draft(ids: Sequence[int], n_draft: int, sampling: Any, choices: Any, *_: Any) -> Draft:
             if ids[0] == 9 and len(ids) > 3:
                 raise self.error
             return honest(ids, n_draft, sampling, choices)
 
-        inner.draft = draft  # type: ignore[method-assign]
+        inner.draft = draft  # type: ignore[method-assign, assignment]
         return inner
 
 

@@ -36,6 +36,7 @@ from minispec.bench_worker import Worker
 from minispec.model import GPT2, GPT2Config
 from minispec.options import PARTS
 from minispec.session import Settings
+from minispec.user_cache import cache_folder
 
 SMALL = GPT2Config(n_layer=2, n_head=2, n_embd=64, n_ctx=128, n_vocab=700, n_inner=256)
 
@@ -255,10 +256,10 @@ def test_a_place_that_is_no_folder_is_refused(tmp_path: Path) -> None:
 def test_the_cache_folder_honours_its_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert bench_models.cache_folder() == tmp_path / "minispec" / "made-up"
+    assert cache_folder("made-up") == tmp_path / "minispec" / "made-up"
     monkeypatch.setattr("sys.platform", "win32")
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
-    assert bench_models.cache_folder() == tmp_path / "local" / "minispec" / "made-up"
+    assert cache_folder("made-up") == tmp_path / "local" / "minispec" / "made-up"
 
 
 # --- other processes -----------------------------------------------------------------------------------

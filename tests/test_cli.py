@@ -67,7 +67,7 @@ def test_json_has_the_keys_of_the_contract(run: Any) -> None:
     ]  # fmt: skip
     assert len(result["ids"]) == 30
     assert result["finish"] == "length"
-    assert (result["target"], result["draft"], result["num_draft_tokens"]) == ("story-target", "story-draft", 4)
+    assert (result["target"], result["draft"], result["num_draft_tokens"]) == ("story-target", "story-draft", "auto")
     assert result["passes"] < 30
     assert result["accept_rate"] == result["accepted"] / result["drafted"]
     assert result["tokens_per_pass"] == 30 / result["passes"]
@@ -107,6 +107,35 @@ def test_without_a_draft_nothing_is_drafted_and_the_text_is_the_same(run: Any) -
 def test_a_draft_length_of_zero_is_plain_decoding(run: Any) -> None:
     result = run_json(run, "generate", PROMPT, "-n", "10", "-k", "0")
     assert (result["passes"], result["drafted"], result["accept_rate"]) == (10, 0, None)
+
+
+@pytest.mark.parametrize("how", [[], ["--temperature", "1", "--seed", "4"], ["-d", "none"], ["--stop", "."]])
+def test_texts_that_are_written_together_are_those_that_are_written_alone(
+    how: list[str], run: Any, tmp_path: Path
+) -> None:
+    prompts = [PROMPT, "The dog", "Tom had a red ball. It was his"]
+    file = tmp_path / "prompts.txt"
+    file.write_text("\n".join(prompts) + "\n")
+    status, out, err = run("generate", "--prompts", str(file), "-n", "30", "--json", "-q", *how)
+    assert (status, err) == (0, "")
+    together = [json.loads(line) for line in out.splitlines()]
+    assert [text["id"] for text in together] == ["line 1", "line 2", "line 3"]
+    for prompt, text in zip(prompts, together, strict=True):
+        alone = run_json(run, "generate", prompt, "-n", "30", "-q", *how)
+        for name in ("text", "prompt_ids", "ids", "finish"):
+            assert text[name] == alone[name], name
+    few = run("generate", "--prompts", str(file), "-n", "30", "--json", "-q", "--together", "2", *how)[1]
+    assert [json.loads(line)["ids"] for line in few.splitlines()] == [text["ids"] for text in together]
+
+
+def test_texts_written_together_are_printed_in_order(run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "Once upon a time"}\n\n{"prompt": "The dog", "id": "b"}\n')
+    status, out, err = run("generate", "--prompts", str(file), "-n", "12")
+    assert status == 0
+    assert out.startswith("Once upon a time")
+    assert "\n\nThe dog" in out
+    assert err.startswith("2 texts, 24 tokens, ")
 
 
 def test_the_numpy_backend_writes_the_same_greedy_text(run: Any) -> None:
@@ -258,6 +287,14 @@ def test_compare_fails_when_the_texts_differ(run: Any, monkeypatch: pytest.Monke
     assert "THE TEXTS DIFFER" in out
 
 
+def test_a_prompt_that_is_there_twice_is_answered_twice(run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text(f"{PROMPT}\nThe dog\n{PROMPT}\n")
+    status, out, _ = run("generate", "--prompts", str(file), "-n", "4", "--json", "-q")
+    assert status == 0
+    assert [json.loads(line)["id"] for line in out.splitlines()] == ["line 1", "line 2", "line 3"]
+
+
 # --- wrong use and input -----------------------------------------------------------------------------
 
 
@@ -268,7 +305,14 @@ def test_compare_fails_when_the_texts_differ(run: Any, monkeypatch: pytest.Monke
         (["generate", PROMPT, "-d", "./nowhere"], "nowhere"),
         (["generate", PROMPT, "-m", "./nowhere", "-d", "none"], "nowhere"),
         (["generate", PROMPT, "-k", "-1"], "'-1' cannot be used: give an integer, 0 or more"),
-        (["generate", PROMPT, "-k", "auto"], "'auto' is not available yet"),
+        (["generate", PROMPT, "--prompts", "x.txt"], "prompts are given twice, by --prompts and PROMPT: give one"),
+        (["generate", "--prompts", "x.txt", "-v"], "--verbose shows one text as it is written: leave out --prompts"),
+        (["generate", "--prompts", "no/such.txt"], "no/such.txt: No such file or directory: give a file with a prompt"),
+        (["generate", "--prompts", "~nobody-of-this-name/x"], "no home folder is known for ~nobody-of-this-name"),
+        (["simulate", "--target-probs", "@~nobody-of-this-name/x", "--draft-probs", "1"], "no home folder is known"),
+        (["bench", "--random", "gpt2", "--folder", "~nobody-of-this-name/x"], "no home folder is known"),
+        (["theory", "-m", ""], "no model is called ''"),
+        (["generate", PROMPT, "-k", "often"], "'often' cannot be used: give an integer, 0 or more, or auto"),
         (["generate", PROMPT, "-n", "1.5"], "'1.5' cannot be used: give an integer"),
         (["generate", PROMPT, "-n", "-1"], "'-1' cannot be used: give an integer, 0 or more"),
         (["generate", PROMPT, "--temperature", "nan"], "'nan' cannot be used: give a number"),
@@ -370,6 +414,8 @@ def test_bench_measures_every_part(run: Any, scripted: list[str]) -> None:
         for name in (scripted[1], scripted[3])
         for case in [*((rows, 64) for rows in range(1, 17)), (1, 127)]
     }
+    assert [row["num_draft_tokens"] for row in result["costs"]] == list(range(1, 16))
+    assert all(row["round"] == pytest.approx(row["guesses"] + row["check"]) for row in result["costs"])
     assert len(result["memory"]) == 3
     assert result["start"][0]["seconds"] > 0
     plain, speculative = result["end_to_end"]
@@ -454,13 +500,12 @@ def test_bench_refuses_in_one_line(run: Any, options: str, message: str) -> None
         ("generate", "--target --model --draft --num-draft-tokens --temp --stop --coupling --json --offline"),
         ("compare", "--target --draft --num-draft-tokens --temp --coupling --repetitions --json"),
         ("verify", "--target --draft --threads --seed --coupling --only --quick --thorough --json"),
-        ("bench", "--target --draft --num-draft-tokens --random --scripted --against --output --repetitions --json"),
-        ("simulate", "--target-probs --draft-probs --trials --rule --target --draft --top-k --seed --threads --json"),
-        ("theory", "--accept --num-draft-tokens --target-ms --draft-ms --cost-ratio --measured --plot-file --json"),
         (
             "bench",
             "--target --draft --num-draft-tokens --random --scripted --batch --against --output --repetitions --json",
         ),
+        ("simulate", "--target-probs --draft-probs --trials --rule --target --draft --top-k --seed --threads --json"),
+        ("theory", "--accept --num-draft-tokens --target-ms --draft-ms --cost-ratio --measured --plot-file --json"),
     ],
 )
 def test_help_is_quick_to_load_and_names_the_options(command: str, options: str) -> None:

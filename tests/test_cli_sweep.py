@@ -69,8 +69,9 @@ def test_json_has_counts_and_seconds_apart(run: Any, tmp_path: Path) -> None:
     assert len(result["rows"]) == (2 + 1) * 2 * (2 + 1)
     for row in result["rows"]:
         assert list(row) == [
-            "draft", "temperature", "num_draft_tokens", "kind", "counts", "accept_by_position", "accept_rate",
-            "tokens_per_pass", "expected_tokens", "predicted_speedup", "speedup", "tokens_per_second", "seconds",
+            "draft", "temperature", "num_draft_tokens", "kind", "counts", "accept_by_position",
+            "accept_rate", "kept_of_judged", "tokens_per_pass", "expected_tokens", "predicted_speedup", "speedup",
+            "tokens_per_second", "seconds",
         ]  # fmt: skip
         counts = row["counts"]
         assert list(counts) == COUNTS
@@ -79,7 +80,8 @@ def test_json_has_counts_and_seconds_apart(run: Any, tmp_path: Path) -> None:
         assert row["tokens_per_pass"] == counts["tokens"] / counts["passes"]
         assert (row["speedup"] is None) == (row["draft"] is None) == (row["num_draft_tokens"] == 0)
         if row["draft"]:
-            assert row["accept_rate"] == sum(counts["kept"]) / sum(counts["judged"])
+            assert row["accept_rate"] == sum(counts["kept"]) / counts["drafted"]
+            assert row["kept_of_judged"] == sum(counts["kept"]) / sum(counts["judged"])
             assert row["speedup"] > 0
     assert [row["kind"] for row in result["rows"]] == ["story", "repetition", "all"] * 6
     again = json.loads(run(*arguments, "--json", "--backend", "numba", "--threads", "1")[1])
@@ -113,7 +115,7 @@ def test_csv_and_the_table_say_what_json_says(run: Any, tmp_path: Path) -> None:
         places = " ".join(f"{100 * chance:.0f}" for chance in row["accept_by_position"])
         assert cells == [
             "story-draft", "0", str(row["num_draft_tokens"]), "6", "48", f"{row['tokens_per_pass']:.2f}",
-            f"{100 * row['accept_rate']:.0f} %", f"{row['predicted_speedup']:.2f}", f"{row['speedup']:.2f}", places,
+            f"{100 * row['kept_of_judged']:.0f} %", f"{row['predicted_speedup']:.2f}", f"{row['speedup']:.2f}", places,
         ]  # fmt: skip
 
 
@@ -158,6 +160,10 @@ def test_texts_that_differ_are_told_and_fail(run: Any, tmp_path: Path) -> None:
         (["--json", "--output", "csv"], "--json and --output csv are both given"),
         (["--output-file", "no/file.jsonl"], "--output-file no/file.jsonl: there is no folder no"),
         (["--output-file", "."], "--output-file .: it is a folder"),
+        (["--output-file", os.devnull], f"--output-file {os.devnull}: it is a device"),
+        (["-d", ""], "no model is called ''"),
+        (["-f", "~nobody-of-this-name/x"], "no home folder is known for ~nobody-of-this-name"),
+        (["--output-file", "~nobody-of-this-name/x"], "no home folder is known for ~nobody-of-this-name"),
         (["extra"], "sweep takes no prompt"),
     ],
 )
@@ -194,6 +200,16 @@ def test_a_dead_scheduler_is_one_line(monkeypatch: pytest.MonkeyPatch, capfd: py
     assert (end.value.code, out) == (2, "")
     (line,) = err.strip().splitlines()
     assert "--dask tcp://127.0.0.1:9: no scheduler answers there" in line
+
+
+@pytest.mark.skipif(not find_spec("distributed"), reason="the extra `distributed` is not installed")
+def test_an_address_that_is_none_is_one_line_to_the_end_of_the_process() -> None:
+    """A client that was never connected would have a last word when the process ends."""
+    command = [*SWEEP, *QUICK, "-q", "--dask", "nonsense"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (2, "")
+    (line,) = result.stderr.strip().splitlines()
+    assert "--dask nonsense: no scheduler answers there" in line
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")

@@ -221,7 +221,6 @@ def test_threads_are_limited_before_numpy_is_imported() -> None:
 
 def test_measured_costs_of_the_pair_in_the_box(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Really measured, and kept: what it says is a matter of the machine, but each figure has its place."""
-    pytest.importorskip("minispec.costs")
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"):
         monkeypatch.setenv(name, str(tmp_path))
     first = as_json(run, "--measured", "--accept", "0.8", "-k", "4", "-q")

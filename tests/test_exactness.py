@@ -31,6 +31,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from strategies import Case, cases, histories, mixed, row_pairs, samplings
 
+from minispec.draft_length import AutoLength
 from minispec.drafters import SmallModelDrafter
 from minispec.enumeration import Script, law
 from minispec.gumbel import Gumbel
@@ -130,6 +131,17 @@ def test_the_law_is_the_targets_with_temperature_top_k_and_top_p(case: Case, sam
     expected = targets_law(case, lambda text: sampling.probs(model.logits(text)))
     assert abs(sum(expected.values()) - 1) < 1e-12
     for got in laws(case, toys.Table, sampling):
+        assert not differences(got, expected)
+
+
+@pytest.mark.parametrize("length", [toys.Wary(3), AutoLength(toys.CHEAP, 3)], ids=["wary", "auto"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_law_where_certainty_ends_a_draft(seed: int, length: Any) -> None:
+    """Whether to guess on depends on the guess that was drawn, and that one stays."""
+    one, other = toys.table(3, seed), toys.table(3, seed + 10)
+    case = Case(one.rule, other.rule, 3, (seed,), 4, length, 64, "model", None)
+    expected = targets_law(case, lambda text: ANY.probs(one.logits(text)))
+    for got in laws(case, toys.Table, ANY):
         assert not differences(got, expected)
 
 

@@ -23,6 +23,7 @@ TESTS = Path(__file__).parent
 LAW = "test_exactness.py::test_the_law_is_the_targets_to_the_last_fraction"
 SAMPLED_LAW = "test_exactness.py::test_the_law_is_the_targets_with_temperature_top_k_and_top_p"
 FILTERED_LAW = "test_exactness.py::test_the_law_with_filters_where_all_is_possible"
+WARY_LAW = "test_exactness.py::test_the_law_where_certainty_ends_a_draft"
 WHOLE_LAW = "test_exactness.py::test_the_law_where_all_is_possible"
 ACCEPT_RATE = "test_exactness.py::test_a_guess_is_kept_with_the_chance_of_the_overlap"
 GREEDY = "test_exactness.py::test_greedy_text_is_identical_in_plain_numpy"
@@ -96,7 +97,8 @@ MUTANTS = [
     Mutant("limit before stop", "speculative", "if self.stop is not None and n_new and",
            "if self.stop is not None and 0 < n_new < self.limit - self.n_prompt and",
            "test_speculative.py::test_stop_anywhere_in_a_block"),
-    Mutant("a guess beyond the limit", "speculative", "min(n_draft, text.room - 1)", "min(n_draft, text.room)",
+    Mutant("a guess beyond the limit", "speculative", "min(guide.most(), text.room - 1)",
+           "min(guide.most(), text.room)",
            "test_speculative.py::test_counts_of_a_run_worked_by_hand"),
     Mutant("refused guess counted as kept", "speculative", "n_accepted += accepted", "n_accepted += 1", ACCEPT_RATE),
     # the drafter
@@ -111,6 +113,8 @@ MUTANTS = [
     Mutant("a sampled guess discarded for its value", "drafters.small_model", "            pending = tokens[-1:]\n",
            "            pending = tokens[-1:]\n            if tokens[-1] == 0:\n"
            "                return Draft(tokens[:-1], probs[:-1])\n", LAW),
+    Mutant("an unsure guess thrown away", "drafters.small_model", "                break\n            pending",
+           "                del tokens[-1], probs[-1]\n                break\n            pending", WARY_LAW),
     Mutant("draft cache one short after a full accept", "drafters.small_model",
            "list(ids[len(self.cached) :])", "list(ids[-1:]) if self.cached else list(ids)", CACHES),
     Mutant("draft cache looks at lengths alone", "drafters.small_model", "next(differ, len(self.cached))",
@@ -196,6 +200,13 @@ MUTANTS = [
            "test_chi_square.py::test_without_rare_tokens_it_is_the_textbooks"),
     Mutant("an impossible token passed over", "chi_square", "if counts[probs == 0].any():", "if False:",
            "test_chi_square.py::test_what_cannot_be_makes_the_p_value_nothing"),
+    # how far to guess
+    Mutant("guesses that nobody judged counted as refused", "draft_length", "for place in range(n_judged):",
+           "for place in range(n_guess):", "test_draft_length.py::test_guesses_that_were_not_judged_teach_nothing"),
+    Mutant("trials never become rarer", "draft_length", "1 if n_accepted else 2 * self.wait, 1", "1, 1",
+           "test_draft_length.py::test_it_never_loses_much_against_plain_decoding"),
+    Mutant("the last guess of a round is forgotten", "speculative", "n_accepted + n_refused)", "n_accepted)",
+           "test_draft_length.py::test_a_refused_guess_is_heard_of"),
     # theory
     Mutant("a round without the target's own token", "theory", "tokens = 1 + accept * tokens",
            "tokens = accept * (1 + tokens)", "test_theory.py::test_the_table"),

@@ -200,7 +200,7 @@ def test_a_target_with_nan_is_refused() -> None:
 
 def test_a_draft_without_a_distribution_for_each_token_is_refused() -> None:
     class Short(Guesses):
-        def draft(self, ids: Sequence[int], n_draft: int, sampling: Any, choices: Any) -> Draft:
+        def draft(self, ids: Sequence[int], n_draft: int, sampling: Any, choices: Any, *_: Any) -> Draft:
             whole = super().draft(ids, n_draft, sampling, choices)
             return Draft(whole.tokens, whole.probs[:-1])
 
@@ -219,7 +219,7 @@ def test_a_draft_without_a_distribution_for_each_token_is_refused() -> None:
 )
 def test_a_drafter_that_breaks_its_promise_is_refused(draft: Draft, message: str) -> None:
     class Faulty(Guesses):
-        def draft(self, ids: Sequence[int], n_draft: int, sampling: Any, choices: Any) -> Draft:
+        def draft(self, ids: Sequence[int], n_draft: int, sampling: Any, choices: Any, *_: Any) -> Draft:
             ids.clear()  # type: ignore[attr-defined]  # not its own, but no harm is done
             return draft
 

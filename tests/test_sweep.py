@@ -61,7 +61,8 @@ def test_the_built_in_prompts_are_ten_of_each_kind_and_all_different() -> None:
 def test_prompts_of_both_forms(tmp_path: Path) -> None:
     lines = tmp_path / "prompts.txt"
     lines.write_bytes("\ufeffOne day\r\n\n  Zwölf Boxkämpfer\nOne day\n".encode())
-    assert read_prompts(lines) == [Prompt("One day", id="line 1"), Prompt("  Zwölf Boxkämpfer", id="line 3")]
+    read = [("One day", 1), ("  Zwölf Boxkämpfer", 3), ("One day", 4)]
+    assert read_prompts(lines) == [Prompt(text, id=f"line {number}") for text, number in read]
     objects = '\n{"prompt": "a\\nb", "kind": "list", "id": 7, "more": []}\n{"prompt": "c"}'
     for name in ("prompts.jsonl", "prompts.data"):
         (tmp_path / name).write_text(objects)
@@ -321,13 +322,20 @@ def test_a_file_of_another_kind_is_refused_and_left_alone(tmp_path: Path, conten
     assert path.read_bytes() == content
 
 
-@pytest.mark.parametrize("change", [("texts", -1), ("texts", 1.5), ("texts", True), ("judged", 3), ("judged", ["a"])])
-def test_a_changed_line_is_named(tmp_path: Path, change: tuple[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("counts", "texts", -1), ("counts", "texts", 1.5), ("counts", "texts", True), ("counts", "texts", 10**400),
+        ("counts", "judged", 3), ("counts", "judged", ["a"]), ("counts", "kept", [1] * 99),
+        ("seconds", "plain", float("inf")), ("seconds", "plain", float("nan")), ("seconds", "plain", 10**400),
+    ],
+)  # fmt: skip
+def test_a_changed_line_is_named(tmp_path: Path, change: tuple[str, str, Any]) -> None:
     path = tmp_path / "results.jsonl"
     sweep_into(path, fake, JOBS[:2])
     first, second = path.read_text().splitlines()
     content = json.loads(second)
-    content["counts"][change[0]] = change[1]
+    content[change[0]][change[1]] = change[2]
     path.write_text(first + "\n" + json.dumps(content) + "\n")
     with pytest.raises(ValueError, match=r"results\.jsonl, line 2: no result of a sweep"):
         sweep_into(path, fake)

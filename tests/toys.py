@@ -14,6 +14,7 @@ import pytest
 from checkpoints import TINY, tiny_tensors
 from numpy.typing import NDArray
 
+from minispec.costs import Costs
 from minispec.drafters import SmallModelDrafter
 from minispec.model import GPT2, GPT2Config
 from minispec.speculative import Draft
@@ -115,7 +116,7 @@ class Guesses:
     def start(self) -> Guesses:
         return self
 
-    def draft(self, ids: Sequence[int], n_draft: int, sampling: Any, choices: Any) -> Draft:
+    def draft(self, ids: Sequence[int], n_draft: int, sampling: Any, choices: Any, *_: Any) -> Draft:
         tokens = list(self.guess(ids, n_draft))[: max(n_draft, 0)]
         return Draft(tokens, [self.one_hot[token] for token in tokens])
 
@@ -141,7 +142,7 @@ class Moody(SmallModelDrafter):
         inner = super().start()
         one_more = inner.draft
 
-        def draft(ids: Sequence[int], n_draft: int, sampling: Any, choices: Any) -> Draft:
+        def draft(ids: Sequence[int], n_draft: int, sampling: Any, choices: Any, *_: Any) -> Draft:
             tokens: list[int] = []
             probs: list[Any] = []
             while len(tokens) < n_draft and whim(list(ids), tokens) % 4:
@@ -152,8 +153,30 @@ class Moody(SmallModelDrafter):
                 probs += one.probs
             return Draft(tokens, probs)
 
-        inner.draft = draft  # type: ignore[method-assign]
+        inner.draft = draft  # type: ignore[method-assign, assignment]
         return inner
+
+
+CHEAP = Costs(0.05, (0.0, 1.0, 1.0, 1.0, 1.5), 0.0, 1.0)  # a third guess pays, or does not
+
+
+@dataclass(frozen=True)
+class Wary:
+    """A draft length: goes on after a guess of which the drafter was sure, and learns nothing."""
+
+    n_draft: int
+
+    def start(self) -> Wary:
+        return self
+
+    def most(self) -> int:
+        return self.n_draft
+
+    def go_on(self, surety: Callable[[], float]) -> bool:
+        return surety() > 0.4
+
+    def learn(self, n_guess: int, n_accepted: int, n_judged: int) -> None:
+        assert 0 <= n_accepted <= n_judged <= min(n_guess, n_accepted + 1)
 
 
 @dataclass
@@ -176,14 +199,14 @@ class Teasing(SmallModelDrafter):
         inner = super().start()
         honest = inner.draft
 
-        def draft(ids: Sequence[int], n_draft: int, sampling: Any, choices: Any) -> Draft:
+        def draft(ids: Sequence[int], n_draft: int, sampling: Any, choices: Any, *_: Any) -> Draft:
             guess = honest(ids, n_draft, sampling, choices)
             if not guess.tokens:
                 return guess
             wrong = (guess.tokens[-1] + 1) % self.n_vocab
             return Draft([*guess.tokens[:-1], wrong], [*guess.probs[:-1], np.eye(self.n_vocab)[wrong]])
 
-        inner.draft = draft  # type: ignore[method-assign]
+        inner.draft = draft  # type: ignore[method-assign, assignment]
         return inner
 
 

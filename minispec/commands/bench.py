@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from minispec.commands.shared import note
+from minispec.commands.shared import given, note, output_format
 from minispec.options import (
     DEFAULTS,
     MACHINE_OPTIONS,
@@ -20,11 +20,13 @@ from minispec.options import (
     settings_from,
     with_options,
 )
+from minispec.user_path import user_path
 
 if TYPE_CHECKING:
     from minispec.bench_models import Model
     from minispec.session import Settings
 
+ANY_PAIR = 0.8  # of the scripted pairs, for what makes it agree with other chances in memory
 PROGRAMS = ("transformers", "llama.cpp")
 
 
@@ -32,9 +34,9 @@ PROGRAMS = ("transformers", "llama.cpp")
 MADE_UP_OPTIONS = [
     click.option("--random", "shape", metavar="SHAPE",
                  help="Instead of -m: make up a checkpoint of this shape, such as gpt2-medium."),
-    click.option("--scripted", "accept", type=Number(float, 0, 1), metavar="ACCEPT",
+    click.option("--scripted", "accepts", type=Numbers(0, 1, float), metavar="ACCEPT,...",
                  help="Instead of -m and -d: make up a pair at full cost whose draft agrees with this chance; "
-                 "it drafts in 8 bits unless --draft-weights says f32."),
+                 "it drafts in 8 bits unless --draft-weights says f32. Several chances: see prediction."),
     click.option("--shapes", default="gpt2-medium,gpt2", show_default=True, metavar="TARGET,DRAFT",
                  help="The shapes of the scripted pair."),
     click.option("--folder", metavar="DIR", help="Keep made-up checkpoints here.  [default: the user's cache folder]"),
@@ -56,6 +58,8 @@ MEASURE_OPTIONS = [
                  help=f"Write the same texts with another program as well: {' or '.join(PROGRAMS)}."),
     click.option("--gguf", metavar="FILE", help="The target for llama.cpp."),
     click.option("--gguf-draft", metavar="FILE", help="The draft for llama.cpp."),
+    click.option("--plot-file", type=click.Path(path_type=Path), metavar="FILE",
+                 help="Draw the predictions as well: .png or .svg (needs the extra notebooks)."),
     click.option("--output", type=click.Choice(["md", "csv", "json"]), help="How to print it.  [default: md]"),
 ]
 # fmt: on
@@ -71,16 +75,19 @@ def bench(context: click.Context, /, **options: Any) -> None:
     \b
     bandwidth    how fast all threads read memory; always measured
     passes       a pass over 1 to 16 rows, and far into the context
+    costs        what rounds of guesses and a check cost, which -k auto goes by
     prefill      a pass over a prompt, against NumPy's BLAS
     memory       peak memory and the time to load
     start        from the start of the process to the first text
     end-to-end   texts, plain and speculative, greedy
+    prediction   speed-ups of a scripted pair beside what two formulas foretell
     short        replies of 1 to 8 tokens, with a draft and without
     batch        texts written together, with --batch
 
     \b
     minispec bench
     minispec bench --scripted 0.8 --against transformers
+    minispec bench --scripted 0.3,0.5,0.7,0.8,0.9,0.95 -k 1,2,4,6,8,12 -n 256
     minispec bench --random gpt2-medium --only passes --output csv
     """
     output = output_format(options)
@@ -94,14 +101,21 @@ def bench(context: click.Context, /, **options: Any) -> None:
             note(text)
 
     models = made_up_models(context, options, say) or named_models(settings)
-    parts = options["parts"] or PARTS
+    parts = options["parts"] or default_parts(options)
     plan = Plan(
         settings, models, parts, options["lengths"], options["prompts"], options["repetitions"], options["against"],
-        options["gguf"], options["gguf_draft"], options["batches"] or (),
+        options["gguf"], options["gguf_draft"], options["accepts"] or (), options["batches"] or (),
     )  # fmt: skip
     if plan.batches and len(models) < 2:
         raise click.UsageError("--batch compares with speculation: leave out -d none")
+    alone = [part for part in options["parts"] if part in ("costs", "short", "batch")] if len(models) < 2 else []
+    if alone:
+        raise click.UsageError(f"--only {alone[0]} is about guesses: leave out -d none")
     report = run_bench(plan, say, quiet)
+    if options["plot_file"] is not None:
+        from minispec.bench_plot import write_predictions
+
+        write_predictions(options["plot_file"], report.tables["prediction"])
     asked = {"target": models[0].label, "weights": models[0].weights, "draft": None, "draft_weights": None}
     if len(models) > 1:
         asked |= {"draft": models[1].label, "draft_weights": models[1].weights}
@@ -114,23 +128,32 @@ def bench(context: click.Context, /, **options: Any) -> None:
         raise SystemExit(1)
 
 
-def output_format(options: dict[str, Any]) -> str:
-    """md, csv or json."""
-    if options["as_json"] and options["output"] not in (None, "json"):
-        raise click.UsageError(f"--json and --output {options['output']} are both given: give one")
-    return "json" if options["as_json"] else options["output"] or "md"
+def default_parts(options: dict[str, Any]) -> list[str]:
+    """Predictions are what several chances are for; with one or none, everything else."""
+    several = len(options["accepts"] or ()) > 1
+    return [part for part in PARTS if (part == "prediction") == several]
 
 
 def check_options(context: click.Context, options: dict[str, Any]) -> None:
     """Refuse options that contradict each other, or that would have no effect."""
-    ways = ["--random"] * (options["shape"] is not None) + ["--scripted"] * (options["accept"] is not None)
+    ways = ["--random"] * (options["shape"] is not None) + ["--scripted"] * (options["accepts"] is not None)
     ways += ["-m"] * given(context, "target")
     if len(ways) > 1:
         raise click.UsageError(f"the target is given twice, by {' and '.join(ways)}: give one")
-    if options["accept"] is not None and given(context, "draft"):
+    if options["accepts"] is not None and given(context, "draft"):
         raise click.UsageError("--scripted makes up the draft as well: leave out -d")
-    if options["accept"] is None and given(context, "shapes"):
+    if options["accepts"] is None and given(context, "shapes"):
         raise click.UsageError("--shapes are those of a scripted pair: add --scripted 0.8")
+    if options["accepts"] is None and "prediction" in options["parts"]:
+        raise click.UsageError("--only prediction needs a pair whose acceptance is known: add --scripted 0.5,0.8")
+    if len(options["accepts"] or ()) > 1 and set(options["parts"]) - {"prediction", "bandwidth"}:
+        raise click.UsageError("--scripted with several chances is for --only prediction: give one for other parts")
+    if options["plot_file"] is not None:
+        from minispec.plot_file import check_plot_file
+
+        if "prediction" not in (options["parts"] or default_parts(options)):
+            raise click.UsageError("--plot-file draws predictions: add --scripted with several chances")
+        check_plot_file(options["plot_file"])
     if options["shapes"].count(",") != 1:
         raise click.UsageError(f"--shapes is {options['shapes']!r}: give two, as in gpt2-medium,gpt2")
     if options["against"] and options["parts"] and "end-to-end" not in options["parts"]:
@@ -141,11 +164,6 @@ def check_options(context: click.Context, options: dict[str, Any]) -> None:
         raise click.UsageError("--only batch needs sizes: add --batch 1,2,4,8,16")
     if (options["gguf"] or options["gguf_draft"]) and "llama.cpp" not in options["against"]:
         raise click.UsageError("--gguf is for llama.cpp: add --against llama.cpp")
-
-
-def given(context: click.Context, option: str) -> bool:
-    """Whether the user gave this option, and not its default."""
-    return context.get_parameter_source(option) not in (None, click.core.ParameterSource.DEFAULT)
 
 
 def named_models(settings: Settings) -> tuple[Model, ...]:
@@ -161,18 +179,20 @@ def made_up_models(
     context: click.Context, options: dict[str, Any], say: Callable[[str], None]
 ) -> tuple[Model, ...] | None:
     """The models of --random or --scripted, made up unless they are there; None without these."""
-    from minispec.bench_models import Model, cache_folder, random_folder, scripted_folders
+    from minispec.bench_models import Model, random_folder, scripted_folders
+    from minispec.user_cache import cache_folder
 
-    base = Path(options["folder"]).expanduser() if options["folder"] else cache_folder()
+    base = user_path(options["folder"]) if options["folder"] else cache_folder("made-up")
     if options["shape"] is not None:
         folder = random_folder(options["shape"], base, say)
         target = Model(str(folder), options["weights"], f"random {options['shape']}")
         draft = options["draft"]
         return (target,) if draft in (None, "none") else (target, Model(draft, options["draft_weights"], draft))
-    if options["accept"] is None:
+    if options["accepts"] is None:
         return None
     target_shape, _, draft_shape = options["shapes"].partition(",")
-    folders = scripted_folders(options["accept"], (target_shape, draft_shape), base, say)
+    accept = options["accepts"][0] if len(options["accepts"]) == 1 else ANY_PAIR
+    folders = scripted_folders(accept, (target_shape, draft_shape), base, say)
     # A draft's text is not the result, so the cheaper copy is the one to take.
     draft_weights = options["draft_weights"] if given(context, "draft_weights") else "int8"
     return (

@@ -4,19 +4,46 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from minispec.commands.shared import note, prepare, text_of
-from minispec.options import read_prompt, settings_from, shared_options, use_color
+from minispec.commands.shared import check_room, hints, load, note, prepare, prices, text_of
+from minispec.options import Number, read_prompt, settings_from, shared_options, use_color
+from minispec.session import AUTO
+from minispec.user_path import user_path
+
+if TYPE_CHECKING:
+    from minispec.session import Settings
 
 
 @click.command(short_help="Write text after PROMPT.")
 @shared_options
-def generate(prompt: str | None, prompt_option: str | None, prompt_file: str | None, **options: Any) -> None:
+@click.option("--together", type=Number(int, 1), default=8, show_default=True, metavar="N",
+              help="Of the texts of --prompts, so many at a time; each has a cache of its own.")  # fmt: skip
+@click.option("--prompts", "batch_file", metavar="FILE",
+              help="Write a text after each prompt of a file, some at a time: a prompt a line, all as text or all as "
+              '{"prompt": "..."}. Each text is what it is alone, with the same seed; prompts are printed, too.',
+              )  # fmt: skip
+def generate(
+    prompt: str | None, prompt_option: str | None, prompt_file: str | None, batch_file: str | None, together: int,
+    **options: Any,
+) -> None:  # fmt: skip
     """Write text after PROMPT, speculatively."""
     settings, quiet = settings_from(options), options["quiet"]
+    if batch_file is not None:
+        others = {"PROMPT": prompt, "-p": prompt_option, "-f": prompt_file}
+        given = [name for name, value in others.items() if value is not None]
+        if given:
+            raise click.UsageError(f"prompts are given twice, by --prompts and {given[0]}: give one")
+        without = [name for name in ("verbose", "no_stream") if options[name]] + ["color"] * (options["color"] == "on")
+        if without:
+            raise click.UsageError(
+                f"--{without[0].replace('_', '-')} shows one text as it is written: leave out --prompts"
+            )
+        write_batch(settings, batch_file, together, options["as_json"], quiet)
+        return
     from minispec.session import decode
     from minispec.tokenizer import TextStream
     from minispec.trace import Run, run_all, token_kinds
@@ -60,3 +87,38 @@ def generate(prompt: str | None, prompt_option: str | None, prompt_file: str | N
     note(closing_line(run, settings.seed if settings.temperature > 0 else None))
     if color and run.drafted:
         click.echo(legend(), err=True, color=sys.stderr.isatty())
+
+
+def write_batch(settings: Settings, file: str, together: int, as_json: bool, quiet: bool) -> None:
+    """Write texts after all prompts of a file, some at a time, and print them in order; in JSON, an object a line."""
+    from tqdm import tqdm
+
+    from minispec.prompts import read_prompts
+    from minispec.session import decode_batch
+    from minispec.trace import Run
+    from minispec.viz import batch_line
+
+    prompts = read_prompts(user_path(file))
+    pair = load(settings, quiet)
+    if settings.num_draft_tokens == AUTO and pair.drafter is not None:
+        prices(pair, settings, quiet)
+    runs = [Run(pair.tokenizer.encode(prompt.text)) for prompt in prompts]
+    for prompt, run in zip(prompts, runs, strict=True):
+        check_room(run.prompt_ids, pair, f"{file}, {prompt.id}: the prompt", settings)
+    if not quiet:
+        for line in hints(settings, ""):
+            note(line)
+    began = time.perf_counter()
+    with tqdm(total=len(runs), desc="texts", leave=False, disable=quiet or None) as progress:
+        for first in range(0, len(runs), together):
+            some, start = runs[first : first + together], time.perf_counter()
+            for row, step in decode_batch(settings, pair, [run.prompt_ids for run in some]):
+                some[row].steps.append(step)
+                some[row].seconds = time.perf_counter() - start
+                progress.update(step.finish is not None)
+            for prompt, run in zip(prompts[first:], some, strict=False):
+                text = text_of(run, pair, settings)
+                as_object = json.dumps(run.as_json(text, settings.as_json() | {"id": prompt.id}))
+                click.echo(as_object if as_json else f"{prompt.text}{text}\n")
+    if not (quiet or as_json):
+        note(batch_line(runs, time.perf_counter() - began))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from minispec.session import AUTO
+
 if TYPE_CHECKING:
+    from minispec.costs import Costs
     from minispec.session import Pair, Settings
     from minispec.trace import Run
 
@@ -43,19 +46,33 @@ def load(settings: Settings, quiet: bool) -> Pair:
     return pair
 
 
+def prices(pair: Pair, settings: Settings, quiet: bool) -> Costs:
+    """What guesses and checks cost here."""
+    message = f"measuring once what guesses and checks of {settings.target} with {settings.draft_name} cost here ..."
+    with announced(message, quiet):
+        return pair.costs
+
+
 def prepare(settings: Settings, prompt: str, quiet: bool) -> tuple[Pair, list[int]]:
     """A loaded pair and the prompt's ids, checked."""
     pair = load(settings, quiet)
+    if settings.num_draft_tokens == AUTO and pair.drafter is not None:
+        prices(pair, settings, quiet)
     ids = pair.tokenizer.encode(prompt)
-    if len(ids) >= pair.target.n_ctx:
-        raise click.UsageError(
-            f"the prompt has {len(ids)} tokens and {settings.target} a context window of {pair.target.n_ctx}: "
-            f"shorten it to {pair.target.n_ctx - 1} or fewer"
-        )
+    check_room(ids, pair, "the prompt", settings)
     if not quiet:
         for line in hints(settings, prompt):
             note(line)
     return pair, ids
+
+
+def check_room(ids: Sequence[int], pair: Pair, what: str, settings: Settings) -> None:
+    """Refuse a prompt that leaves no room for a token."""
+    if len(ids) >= pair.target.n_ctx:
+        raise click.UsageError(
+            f"{what} has {len(ids)} tokens and {settings.target} a context window of {pair.target.n_ctx}: "
+            f"shorten it to {pair.target.n_ctx - 1} or fewer"
+        )
 
 
 def hints(settings: Settings, prompt: str) -> Iterator[str]:
@@ -70,6 +87,18 @@ def hints(settings: Settings, prompt: str) -> Iterator[str]:
         yield f"note: {settings.target} in {settings.weights} is a model of its own: its text may differ from f32's"
     if prompt != prompt.rstrip(" "):
         yield "note: the prompt ends in a space, but words begin with theirs: the text is better without it"
+
+
+def output_format(options: dict[str, Any]) -> str:
+    """md, csv or json."""
+    if options["as_json"] and options["output"] not in (None, "json"):
+        raise click.UsageError(f"--json and --output {options['output']} are both given: give one")
+    return "json" if options["as_json"] else options["output"] or "md"
+
+
+def given(context: click.Context, option: str) -> bool:
+    """Whether the user gave this option, and not its default."""
+    return context.get_parameter_source(option) not in (None, click.core.ParameterSource.DEFAULT)
 
 
 def text_of(run: Run, pair: Pair, settings: Settings) -> str:

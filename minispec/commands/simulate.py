@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from minispec.commands.bench import given
-from minispec.commands.shared import announced, load, note
+from minispec.commands.shared import announced, given, load, note
 from minispec.cores import count_cores
 from minispec.options import (
     FILTER_OPTIONS,

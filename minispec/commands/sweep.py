@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from minispec.commands.bench import output_format
-from minispec.commands.shared import announced, note
+from minispec.commands.shared import announced, note, output_format
 from minispec.cores import count_cores
 from minispec.options import (
     DEFAULTS,
@@ -23,6 +21,7 @@ from minispec.options import (
     settings_from,
     with_options,
 )
+from minispec.user_path import user_path
 
 if TYPE_CHECKING:
     from minispec.prompts import Prompt
@@ -43,8 +42,8 @@ SWEEP_OPTIONS = [
     click.option("-d", "--draft", "--draft-model", "drafts", multiple=True, metavar="NAME|none",
                  help="A model that guesses; may be given again.  [default: as in generate]"),
     click.option("-k", "--num-draft-tokens", "lengths", type=Numbers(1), default="1,2,4,6,8", show_default=True,
-                 metavar="N,...", help="Draft lengths."),
-    click.option("-t", "--temperature", "--temp", "temperatures", type=Numbers(0, float), metavar="X,...",
+                 metavar="N,...", help="Draft lengths: numbers, as what auto does depends on the machine."),
+    click.option("-t", "--temperature", "--temp", "temperatures", type=Numbers(0, kind=float), metavar="X,...",
                  default=f"{DEFAULTS.temperature:g}", show_default=True, help="Temperatures, as in 0,0.7,1."),
 ]
 WORK_OPTIONS = [
@@ -91,7 +90,7 @@ def sweep(**options: Any) -> None:
         jobs = make_jobs(settings, prompts, drafts, options["lengths"], options["temperatures"])
         check_prompts(settings, prompts)
     workers = choose_workers(options, settings)
-    file = nullcontext() if options["output_file"] is None else open_results(Path(options["output_file"]).expanduser())
+    file = nullcontext() if options["output_file"] is None else open_results(user_path(options["output_file"]))
     with file as kept:
         results = do(jobs, workers, kept, options["quiet"])
     rows = sweep_report.make_rows(jobs, results, options["by"] == "kind")
@@ -110,7 +109,7 @@ def read(options: dict[str, Any]) -> list[Prompt]:
     from minispec.prompts import built_in_prompts, first_of_each_kind, read_prompts
 
     file, per_kind = options["prompt_file"], options["per_kind"]
-    prompts = built_in_prompts() if file is None else read_prompts(Path(file).expanduser())
+    prompts = built_in_prompts() if file is None else read_prompts(user_path(file))
     return prompts if per_kind is None else first_of_each_kind(prompts, per_kind)
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import locale
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from importlib import import_module
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from minispec.commands.bench import given, output_format
-from minispec.commands.shared import load, note
+from minispec.commands.shared import given, load, note, output_format, prices
 from minispec.options import (
     DEFAULTS,
     MACHINE_OPTIONS,
@@ -102,7 +100,8 @@ def theory(context: click.Context, /, **options: Any) -> None:
     """
     output, quiet = output_format(options), options["quiet"]
     check_options(context, options, output)
-    options["target"] = options["target"] or (DEFAULTS.target if options["measured"] else EXAMPLE)
+    if options["target"] is None:
+        options["target"] = DEFAULTS.target if options["measured"] else EXAMPLE
     settings = settings_from(options)
     question = ask(options, settings, quiet)
     from minispec import theory_report, theory_text
@@ -170,13 +169,7 @@ def ask(options: dict[str, Any], settings: Settings, quiet: bool) -> Question:
 
 def measure(settings: Settings, quiet: bool) -> MeasuredCosts:
     """What passes of this pair cost on this machine."""
-    costs_of: Callable[..., MeasuredCosts] = import_module("minispec.costs").costs_of
-
-    def say(text: str) -> None:
-        if not quiet:
-            note(text)
-
-    return costs_of(settings, load(settings, quiet), say, quiet)
+    return prices(load(settings, quiet), settings, quiet)
 
 
 def memory_of_pair(settings: Settings) -> Iterator[tuple[str, str, Memory]]:

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from functools import partial
 from itertools import compress, count
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from minispec.speculative import Choices, Draft, Probs, Sampler, Target
+from minispec.speculative import Choices, Draft, GoOn, Probs, Sampler, Target, always
 
 
 class SmallModelDrafter:
@@ -41,7 +44,9 @@ class SmallModelDrafting:
         self.cache = model.new_cache()
         self.cached: list[int] = []
 
-    def draft(self, ids: Sequence[int], n_draft: int, sampling: Sampler, choices: Choices) -> Draft:
+    def draft(
+        self, ids: Sequence[int], n_draft: int, sampling: Sampler, choices: Choices, go_on: GoOn = always
+    ) -> Draft:
         """Up to n_draft tokens after ids: fewer where the small model's context window or its logits end."""
         n_draft = min(n_draft, self.model.n_ctx - len(ids) + 1)
         tokens: list[int] = []
@@ -57,6 +62,8 @@ class SmallModelDrafting:
                 break  # a broken drafter may cost speed, never the text
             probs.append(sampling.probs(logits, position))
             tokens.append(choices.draw(probs[-1]))
+            if not go_on(partial(probability, logits, tokens[-1])):
+                break
             pending = tokens[-1:]
         return Draft(tokens, probs)
 
@@ -68,3 +75,9 @@ class SmallModelDrafting:
         shared = min(shared, len(ids) - 1)
         self.cache.truncate(shared)
         del self.cached[shared:]
+
+
+def probability(logits: NDArray[Any], token: int) -> float:
+    """What a model itself gives a token, at temperature 1: logits [n_vocab] are finite, or -infinity for some."""
+    weights = np.exp((logits - logits.max()).astype(np.float32, copy=False))
+    return float(weights[token] / weights.sum())

@@ -1,0 +1,225 @@
+"""What guessing and checking cost on this machine: the prices that decide how far to draft.
+
+All prices are in units of one plain pass of the target, so they are ratios of neighbouring timings and outlive a change
+of memory's speed. They are measured once for a machine and a pair of shapes (some seconds with GPT-2 medium) and
+kept in the user's cache: a draft length that follows from kept prices is the same tomorrow, and so is sampled text.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from minispec import __version__
+from minispec.user_cache import cache_folder
+
+if TYPE_CHECKING:
+    from minispec.session import Pair
+    from minispec.speculative import Drafter
+
+ROWS = (2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 16)  # that are timed; what lies between is a straight line
+CONTEXT = 64  # tokens before the pass, as far as the context window goes
+LENGTH = 4  # guesses that are timed together
+REREAD = 16  # tokens that are read at once, against one
+TURNS = 5
+AT_LEAST = 0.004  # seconds: what takes less is done several times over and timed as one
+HIGH = 1e6  # a price that cannot be
+RECIPE = 2  # goes up when prices are measured in another way
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Prices in units of one pass of the target over one row, which takes pass_seconds.
+
+    guess: a further guess of the drafter. check: a pass over so many rows, check[rows]; check[0] is 0, check[1] is 1.
+    reread: each token beyond one that the drafter has yet to read before it guesses.
+    """
+
+    guess: float
+    check: tuple[float, ...]
+    reread: float
+    pass_seconds: float
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what cannot be prices."""
+        prices = {"guess": self.guess, "reread": self.reread, "pass_seconds": self.pass_seconds}
+        for name, price in prices.items():
+            if not 0 <= price < HIGH or (name == "pass_seconds" and price == 0):
+                raise ValueError(f"{name} is {price}: give a number from 0 to {HIGH:g}")
+        rising = all(one <= other for one, other in pairwise(self.check))
+        if len(self.check) < 2 or not rising or self.check[:2] != (0, 1) or not self.check[-1] < HIGH:
+            raise ValueError(
+                f"check is {self.check!r:.80}: give prices of 0, 1, 2, ... rows that begin with 0, 1 and rise"
+            )
+
+    def curve(self, rows: int) -> float:
+        """v(rows), beyond the last that was measured by the slope of its end."""
+        last = len(self.check) - 1
+        if rows <= last:
+            return self.check[rows]
+        return self.check[last] + (rows - last) * (self.check[last] - self.check[last - 1])
+
+    def of_batch(self, n_text: int) -> Costs:
+        """The prices of a text among n_text that share their passes, in units of a plain pass of them all."""
+        one, most = self.curve(n_text), len(self.check)
+        check = (0.0, *(self.curve(n_text * rows) / one for rows in range(1, most)))
+        guess = (self.guess + (n_text - 1) * self.reread) / one
+        return Costs(guess, check, n_text * self.reread / one, self.pass_seconds * one)
+
+
+# --- measuring -----------------------------------------------------------------------------------
+
+
+def measure_costs(target: Any, drafter: Drafter | None, turns: int = TURNS, rows: Sequence[int] = ROWS) -> Costs:
+    """Time passes of a model and guesses of a drafter, each right after a pass of one row; medians of ratios.
+
+    Without a drafter, guesses cost nothing.
+    """
+    from minispec.bench_machine import mean_seconds
+
+    context = min(CONTEXT, target.n_ctx // 2)
+    window = min(target.n_ctx, getattr(getattr(drafter, "model", None), "n_ctx", target.n_ctx))
+    rows = [n for n in rows if context + n <= target.n_ctx]
+    one_pass = passes_of(target)
+    seconds = partial(mean_seconds, at_least=AT_LEAST)
+    ones: list[float] = []
+    checks: list[list[float]] = [[] for _ in rows]
+    guesses: list[list[float]] = [[], []]
+    for _ in range(turns + 1):
+        for n, ratios in zip(rows, checks, strict=True):
+            ones.append(seconds(lambda: one_pass(1)))
+            ratios.append(seconds(lambda n=n: one_pass(n)) / ones[-1])  # type: ignore[misc]
+        if drafter is not None and window > 1:  # else it never guesses
+            ones.append(seconds(lambda: one_pass(1)))
+            for ratios, guess_seconds in zip(
+                guesses, draft_seconds(drafter, some_ids(target)[:window], seconds), strict=True
+            ):
+                ratios.append(guess_seconds / ones[-1])
+    ones = ones or [seconds(lambda: one_pass(1))]  # where the window holds no more
+    known = {0: 0.0, 1: 1.0} | {n: median(ratios[1:]) for n, ratios in zip(rows, checks, strict=True)}
+    guess, reread = (max(median(ratios[1:]), 0.0) if ratios else 0.0 for ratios in guesses)
+    return Costs(guess, tuple(between(known)), reread, median(ones))
+
+
+def some_ids(model: Any) -> list[int]:
+    """As many tokens as a context window holds, no matter which."""
+    return [i * 7919 % model.n_vocab for i in range(model.n_ctx)]
+
+
+def passes_of(model: Any) -> Callable[[int], Any]:
+    """A function that runs a pass over so many rows, always after the same tokens, and returns its logits."""
+    context, ids, cache = min(CONTEXT, model.n_ctx // 2), some_ids(model), model.new_cache()
+    if context:
+        model.forward(ids[:context], cache, n_logits=0)
+
+    def one_pass(n: int) -> Any:
+        logits = model.forward(ids[context : context + n], cache)
+        cache.truncate(context)
+        return logits
+
+    return one_pass
+
+
+def draft_seconds(
+    drafter: Drafter, ids: Sequence[int], seconds: Callable[[Callable[[], object]], float]
+) -> tuple[float, float]:
+    """Seconds of a further guess, and of each further token to read; ids: as many as fit the context windows."""
+    from minispec.sampling import Sampling
+    from minispec.speculative import Dice
+
+    drafting, greedy, dice = drafter.start(), Sampling(), Dice(0)
+    context = min(CONTEXT, len(ids) // 2)
+    length, further_ids = min(LENGTH, len(ids) - context), min(REREAD, len(ids) - context)
+
+    def draft(n_read: int, n_draft: int) -> None:
+        """Guess after the context and n_read further tokens, which are no longer known when it begins."""
+        drafting.draft(ids[:context], 1, greedy, dice)
+        drafting.draft(ids[: context + n_read], n_draft, greedy, dice)
+
+    draft(0, 1)
+    one = seconds(lambda: draft(0, 1))
+    more = seconds(lambda: draft(0, 1 + length))
+    further = seconds(lambda: draft(further_ids, 1))
+    return (more - one) / length, max(further - one, 0.0) / max(further_ids - 1, 1)
+
+
+def between(known: dict[int, float]) -> list[float]:
+    """Values at 0, 1, 2 ... from those at some of these places, and never falling.
+
+    What disturbs a measurement makes it dearer, so a price above that of more rows comes down to it.
+    """
+    import numpy as np
+
+    places = range(max(known) + 1)
+    values = np.interp(places, list(known), list(known.values()))
+    values[1:] = np.maximum(values[1:], 1.0)
+    return [float(value) for value in np.minimum.accumulate(values[::-1])[::-1]]
+
+
+# --- kept from run to run --------------------------------------------------------------------------
+
+
+def costs_of(pair: Pair) -> Costs:
+    """The prices of this pair on this machine: those that were kept, or measured now and kept."""
+    file = file_of(pair)
+    kept = read_costs(file)
+    if kept is None:
+        kept = measure_costs(pair.target, pair.drafter)
+        keep_costs(file, kept)
+    return kept
+
+
+def file_of(pair: Pair) -> Path:
+    """Where the prices of such a pair on such a machine are kept: its name tells all that they depend on."""
+    from minispec.bench_machine import describe_machine
+
+    machine = describe_machine(pair.target.backend)
+    draft = getattr(pair.drafter, "model", None)
+    shapes = [[asdict(model.config), model.stored] for model in (pair.target, draft) if model is not None]
+    drafter = type(pair.drafter).__name__
+    depends = [
+        RECIPE,
+        __version__,
+        machine.cpu,
+        machine.threads,
+        machine.instructions,
+        machine.backend,
+        shapes,
+        drafter,
+    ]
+    digest = sha256(json.dumps(depends).encode()).hexdigest()[:16]
+    return cache_folder("costs") / f"{digest}.json"
+
+
+def read_costs(file: Path) -> Costs | None:
+    """Prices from a file; None where there is none, or something else is in it."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        check = tuple(float(value) for value in found["check"])
+        return Costs(float(found["guess"]), check, float(found["reread"]), float(found["pass_seconds"]))
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+
+
+def keep_costs(file: Path, costs: Costs) -> None:
+    """Write prices, whole or not at all; a folder that cannot be written to is a warning."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = file.with_suffix(f".{os.getpid()}.tmp")
+        unfinished.write_text(json.dumps(asdict(costs)) + "\n", encoding="utf-8")
+        unfinished.replace(file)
+    except OSError as error:
+        warnings.warn(
+            f"{file.parent} cannot be written to ({error.strerror}): what guesses cost is measured anew each time, so "
+            "with -k auto the same seed may draw another text: give -k a number",
+            stacklevel=2,
+        )

@@ -20,8 +20,7 @@ def as_text(question: Question) -> str:
     body = _lines if question.single else _table
     parts = ["\n".join(body(question, answer(question)))]
     if question.measured is not None:
-        parts.insert(0, f"Measured here: {' with '.join(name for name, _, _ in question.memory)}.")
-        parts.append("\n".join(_curve(question.measured)))
+        parts.append("\n".join(_curve(question.measured, [name for name, _, _ in question.memory])))
     return "\n\n".join([*parts, "\n".join(_memory(question.memory))])
 
 
@@ -106,12 +105,12 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [line(head), line([f"{'-' * (width - 1)}:" for width in widths]), *map(line, rows)]
 
 
-def _curve(costs: PassCosts) -> list[str]:
+def _curve(costs: PassCosts, models: Sequence[str]) -> list[str]:
     rows = range(1, CURVE_ROWS + 1)
     reread = f"a token more for the draft to read costs {costs.reread:.3f} passes"
-    title = f"v, a target pass by its rows, k + 1 for k guesses, over one of one row ({reread}):"
+    title = f"{' with '.join(models)}, measured: v, a pass by its rows (k + 1 for k guesses), over one of one row"
     cells = ["v", *(f"{costs.curve(n):.2f}" for n in rows)]
-    return [title, "", *markdown(["rows", *map(str, rows)], [cells])]
+    return [f"{title}; {reread}:", "", *markdown(["rows", *map(str, rows)], [cells])]
 
 
 def _memory(models: Sequence[tuple[str, str, Memory]]) -> list[str]:

@@ -384,7 +384,7 @@ class Stubborn:
     def start(self) -> Any:
         return self
 
-    def draft(self, ids: Sequence[int], n_draft: int, sampling: Any, choices: Any) -> Draft:
+    def draft(self, ids: Sequence[int], n_draft: int, sampling: Any, choices: Any, *rest: Any) -> Draft:
         cache = self.model.new_cache()
         for _ in range(3):
             try:

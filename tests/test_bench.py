@@ -15,11 +15,13 @@ import pytest
 
 from minispec import (
     bench_batch,
+    bench_costs,
     bench_llama,
     bench_machine,
     bench_memory,
     bench_models,
     bench_passes,
+    bench_prediction,
     bench_report,
     bench_short,
     bench_texts,
@@ -506,7 +508,8 @@ def test_every_column_is_a_field_of_its_rows() -> None:
     rows: dict[str, Any] = {
         "passes": PassTime, "context": bench_passes.ContextCost, "prefill": bench_passes.Prefill,
         "memory": bench_memory.Memory, "start": bench_memory.Start, "draft_lengths": bench_texts.DraftLength,
-        "end_to_end": bench_texts.Speed, "short": bench_short.Short, "batch": bench_batch.BatchSpeed,
+        "end_to_end": bench_texts.Speed, "costs": bench_costs.Price, "prediction": bench_prediction.Predicted,
+        "short": bench_short.Short, "batch": bench_batch.BatchSpeed,
     }  # fmt: skip
     assert set(rows) == set(bench_report.TABLES)
     for name, (_, columns) in bench_report.TABLES.items():

@@ -203,7 +203,7 @@ MUTANTS = [
     # how far to guess
     Mutant("guesses that nobody judged counted as refused", "draft_length", "for place in range(n_judged):",
            "for place in range(n_guess):", "test_draft_length.py::test_guesses_that_were_not_judged_teach_nothing"),
-    Mutant("trials never become rarer", "draft_length", "1 if n_accepted else 2 * self.wait, 1", "1, 1",
+    Mutant("a guess in every round, whatever it costs", "draft_length", "if self.best and spare >= 0:", "if True:",
            "test_draft_length.py::test_it_never_loses_much_against_plain_decoding"),
     Mutant("the last guess of a round is forgotten", "speculative", "n_accepted + n_refused)", "n_accepted)",
            "test_draft_length.py::test_a_refused_guess_is_heard_of"),
@@ -236,7 +236,8 @@ MUTANTS = [
            "test_sweep.py::test_counts_add_in_any_order_and_grouping"),
     Mutant("a key without the seed", "sweep", 'del parts["offline"]', 'del parts["offline"], parts["seed"]',
            "test_sweep.py::test_a_key_holds_all_that_counts_depend_on"),
-    Mutant("a key of the model's name", "sweep", "name and model_digest(name, settings.offline)", "name",
+    Mutant("a key of the model's name", "sweep", "None if name is None else model_digest(name, settings.offline)",
+           "name",
            "test_sweep.py::test_a_key_knows_the_bytes_of_a_model_and_not_its_name"),
     Mutant("what a dead worker had is lost", "sweep_workers", "waiting.remove(group)", "waiting.clear()",
            "test_sweep.py::test_workers_may_die_and_nothing_is_lost_or_done_twice"),

@@ -75,7 +75,7 @@ def test_prompts_of_both_forms(tmp_path: Path) -> None:
         (b'{"prompt": "x"', "line 3: not JSON"),
         (b"plain text", "line 3: not JSON"),
         (b"[1]", "line 3: a JSON list where an object must be"),
-        (b'{"text": "x"}', 'line 3: "prompt" is null'),
+        (b'{"text": "x"}', 'line 3: the object has no "prompt"'),
         (b'{"prompt": ""}', 'line 3: "prompt" is ""'),
         (b'{"prompt": 3}', 'line 3: "prompt" is 3'),
         (b'{"prompt": "x", "kind": null}', 'line 3: "kind" is null'),

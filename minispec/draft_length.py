@@ -74,25 +74,16 @@ class AutoGuide:
         self.classes = Classes()
         self.budget = Budget()
         self.unread = 1  # tokens that the drafter has not read: more after plain passes
-        self.sure: list[int] = []  # the classes of this round's guesses
-        self.plan_round()
-
-    def plan_round(self) -> None:
-        """Look at everything anew: how far would be best, and how sure a draft has to be to go on from each place."""
-        self.kept = self.chances.by_place()
-        self.best, self.needed = self.prices.plan(self.kept)
-        if not self.best and self.chances.steady > self.prices.least:
-            self.best = 1
-        self.reach, self.sure = 1.0, []
-
-    # What the loop calls: how many guesses, whether one more, and what became of them.
 
     def most(self) -> int:
         """The most guesses of the next round: all that there may be, a few to try, or none."""
-        self.plan_round()
+        self.kept = self.chances.by_place()
+        best, self.needed = self.prices.plan(self.kept)  # how far, and what it takes to go on from each place
+        pays = best > 0 or self.chances.steady > self.prices.least
+        self.reach, self.trial = 1.0, 0
+        self.sure: list[int] = []  # the classes of this round's guesses
         spare = self.budget.spare
-        self.trial = 0
-        if self.best and spare >= 0:
+        if pays and spare >= 0:
             return self.most_guesses
         if self.budget.is_time and self.prices.round(1, self.unread) - 1 <= spare:
             self.trial = min(self.budget.trial, self.most_guesses)
@@ -126,9 +117,9 @@ class Prices:
     def __init__(self, costs: Costs, most: int) -> None:
         self.costs = costs
         lengths = np.arange(most + 1)
-        self.check = np.array([costs.curve(rows) for rows in range(1, most + 2)])
+        check = np.array([costs.curve(rows) for rows in range(1, most + 2)])
         self.reread = np.where(lengths > 0, costs.reread, 0.0)
-        self.of_round = lengths * costs.guess + self.check  # [most + 1], by the number of guesses
+        self.of_round = lengths * costs.guess + check  # [most + 1], by the number of guesses
         further = self.of_round - self.of_round[:, None]  # [from, to]
         self.further = np.where(np.tri(most + 1, dtype=bool), NEVER, further)  # to a place that is not further
         self.reach = np.ones(most + 1)  # room to work in: the chance that so many guesses are kept

@@ -203,7 +203,7 @@ MUTANTS = [
     # how far to guess
     Mutant("guesses that nobody judged counted as refused", "draft_length", "for place in range(n_judged):",
            "for place in range(n_guess):", "test_draft_length.py::test_guesses_that_were_not_judged_teach_nothing"),
-    Mutant("a guess in every round, whatever it costs", "draft_length", "if self.best and spare >= 0:", "if True:",
+    Mutant("a guess in every round, whatever it costs", "draft_length", "if pays and spare >= 0:", "if True:",
            "test_draft_length.py::test_it_never_loses_much_against_plain_decoding"),
     Mutant("the last guess of a round is forgotten", "speculative", "n_accepted + n_refused)", "n_accepted)",
            "test_draft_length.py::test_a_refused_guess_is_heard_of"),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from minispec.costs import Costs
 from minispec.drafters import SmallModelDrafter
 from minispec.model import GPT2, GPT2Config
-from minispec.speculative import Draft
+from minispec.speculative import Draft, Fixed
 from minispec.verify_laws import ReadTexts
 from minispec.weights import load_model
 
@@ -160,17 +160,8 @@ class Moody(SmallModelDrafter):
 CHEAP = Costs(0.05, (0.0, 1.0, 1.0, 1.0, 1.5), 0.0, 1.0)  # a third guess pays, or does not
 
 
-@dataclass(frozen=True)
-class Wary:
+class Wary(Fixed):
     """A draft length: goes on after a guess of which the drafter was sure, and learns nothing."""
-
-    n_draft: int
-
-    def start(self) -> Wary:
-        return self
-
-    def most(self) -> int:
-        return self.n_draft
 
     def go_on(self, surety: Callable[[], float]) -> bool:
         return surety() > 0.4

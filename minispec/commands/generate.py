@@ -118,7 +118,9 @@ def write_batch(settings: Settings, file: str, together: int, as_json: bool, qui
                 progress.update(step.finish is not None)
             for prompt, run in zip(prompts[first:], some, strict=False):
                 text = text_of(run, pair, settings)
-                as_object = json.dumps(run.as_json(text, settings.as_json() | {"id": prompt.id}))
-                click.echo(as_object if as_json else f"{prompt.text}{text}\n")
+                if as_json:
+                    click.echo(json.dumps(run.as_json(text, settings.as_json() | {"id": prompt.id})))
+                else:
+                    click.echo(f"{prompt.text}{text}\n")
     if not (quiet or as_json):
         note(batch_line(runs, time.perf_counter() - began))

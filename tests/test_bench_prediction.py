@@ -112,3 +112,11 @@ def test_predictions_are_drawn_for_every_rate(n_rates: int, tmp_path: Path) -> N
     drawn = (tmp_path / "it.svg").read_text(encoding="utf-8")
     assert drawn.count("<!-- accept rate") == n_rates
     assert "<!-- measured -->" in drawn
+
+
+def test_a_price_is_in_the_plain_tokens_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 8.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    way = Way(iter([Step((), 0, (1, 2), None)]))
+    assert way.write(1.0, lambda: 3.0) == 3.0
+    assert way.price == 4.0

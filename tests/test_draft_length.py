@@ -179,3 +179,13 @@ def test_a_draft_length_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="n_draft is 'auto': give an integer, 0 or more"):
         speculate(toys.table(3, 0), SmallModelDrafter(toys.table(3, 1)), [0], max_new_tokens=1, sampling=Sampling(),
                   n_draft="auto")  # type: ignore[arg-type]  # fmt: skip
+
+
+def test_what_the_drafter_has_yet_to_read() -> None:
+    """Its own last guess after a draft kept whole, and every token that was written without it."""
+    guide, unread = AutoGuide(SLOW, 15), []
+    for n_guess, kept in [(2, 2), (2, 1), (0, 0), (0, 0), (3, 0)]:
+        guide.most()
+        guide.learn(n_guess, kept, min(kept + 1, n_guess))
+        unread.append(guide.unread)
+    assert unread == [2, 1, 2, 3, 1]

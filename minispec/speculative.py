@@ -115,8 +115,11 @@ class Drafter(Protocol):
     def n_vocab(self) -> int:
         """The number of tokens it may guess from: the target's."""
 
-    def start(self) -> Drafting:
-        """Begin a text: all state of the run is in what is returned."""
+    def start(self, cache: Any) -> Drafting:
+        """Begin a text: all state of the run is in what is returned.
+
+        cache: the target's `Cache` of this text, for those who guess from what the target has seen.
+        """
 
 
 class Guide(Protocol):
@@ -281,7 +284,8 @@ def speculate(
 def _rounds(
     target: Target, drafter: Drafter, text: Text, sampling: Sampler, length: DraftLength, choices: Choices
 ) -> Iterator[Step]:
-    cache, drafting, guide = target.new_cache(), drafter.start(), length.start()
+    cache, guide = target.new_cache(), length.start()
+    drafting = drafter.start(cache)
     finish = text.finish()
     if finish:
         yield Step((), 0, (), finish)

@@ -121,9 +121,9 @@ def same_law(pair: Pair, rng: Rng, top_k: int = 0) -> Counts:
 class OneBlock(SmallModelDrafter):
     """Guesses once in a text, after its prompt: a walk through many long blocks would take too long."""
 
-    def start(self) -> Any:
+    def start(self, cache: Any = None) -> Any:
         """Begin a text with its one block."""
-        drafting, blocks = super().start(), count()
+        drafting, blocks = super().start(cache), count()
         draft = drafting.draft
         drafting.draft = lambda *case: draft(*case) if next(blocks) == 0 else Draft([], [])  # type: ignore[method-assign]
         return drafting

@@ -99,7 +99,7 @@ class RandomGuesses:
     def __init__(self, n_vocab: int, text: Sequence[int], rng: Rng) -> None:
         self.n_vocab, self.text, self.rng = n_vocab, text, rng
 
-    def start(self) -> RandomGuesses:
+    def start(self, cache: object = None) -> RandomGuesses:
         """Begin a text; nothing is remembered."""
         return self
 

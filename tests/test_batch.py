@@ -318,8 +318,8 @@ class Failing(SmallModelDrafter):
         super().__init__(inner)
         self.error = error
 
-    def start(self) -> Any:
-        inner = super().start()
+    def start(self, cache: Any = None) -> Any:
+        inner = super().start(cache)
         honest = inner.draft
 
         def draft(ids: Sequence[int], n_draft: int, sampling: Any, choices: Any, *_: Any) -> Draft:
@@ -381,7 +381,7 @@ class Stubborn:
     def __init__(self, inner: Any) -> None:
         self.model = inner
 
-    def start(self) -> Any:
+    def start(self, cache: Any = None) -> Any:
         return self
 
     def draft(self, ids: Sequence[int], n_draft: int, sampling: Any, choices: Any, *rest: Any) -> Draft:
@@ -460,9 +460,9 @@ def test_a_stand_in_is_of_no_use_outside_its_batch() -> None:
     kept = []
 
     class Keeping(SmallModelDrafter):
-        def start(self) -> Any:
+        def start(self, cache: Any = None) -> Any:
             kept.append(self.model)
-            return super().start()
+            return super().start(cache)
 
     target = tiny_model()
     drafter = Keeping(target)

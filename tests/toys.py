@@ -113,7 +113,7 @@ class Guesses:
         self.guess = guess
         self.one_hot: NDArray[Any] = np.eye(n_vocab, dtype=object if exact else float)
 
-    def start(self) -> Guesses:
+    def start(self, cache: Any = None) -> Guesses:
         return self
 
     def draft(self, ids: Sequence[int], n_draft: int, sampling: Any, choices: Any, *_: Any) -> Draft:
@@ -138,8 +138,8 @@ def certain(n_vocab: int, exact: bool = False) -> Guesses:
 class Moody(SmallModelDrafter):
     """Guesses on or stops by a whim, which looks at the text and at the guesses that it keeps. None is thrown away."""
 
-    def start(self) -> Any:
-        inner = super().start()
+    def start(self, cache: Any = None) -> Any:
+        inner = super().start(cache)
         one_more = inner.draft
 
         def draft(ids: Sequence[int], n_draft: int, sampling: Any, choices: Any, *_: Any) -> Draft:
@@ -186,8 +186,8 @@ class Contrary:
 class Teasing(SmallModelDrafter):
     """Guesses as the model it is given, but for the last guess of a block, which is the token after the right one."""
 
-    def start(self) -> Any:
-        inner = super().start()
+    def start(self, cache: Any = None) -> Any:
+        inner = super().start(cache)
         honest = inner.draft
 
         def draft(ids: Sequence[int], n_draft: int, sampling: Any, choices: Any, *_: Any) -> Draft:

@@ -31,8 +31,8 @@ class SmallModelDrafter:
         """Tokens in the model's vocabulary."""
         return self.model.n_vocab
 
-    def start(self) -> SmallModelDrafting:
-        """Begin a text with an empty cache."""
+    def start(self, cache: Any = None) -> SmallModelDrafting:
+        """Begin a text with an empty cache of its own; the target's is not looked at."""
         return SmallModelDrafting(self.model)
 
 

@@ -1,12 +1,17 @@
 """Train the pair in the box: a byte-level BPE, story-target on stories, story-draft on story-target.
 
+The draft learns three times: from the stories, from the target's distributions on them, and last, half on stories
+and half on text that target and draft have written themselves, to make 1 - sum(min(p, q)) small, which is the chance
+that its guess is refused.
+
     python weights/train.py CORPUS          # a folder of .txt files, stories parted by <|endoftext|>
 
 Every stage writes a file under --work and is skipped when it is there, so a run that was
 interrupted goes on from its last checkpoint. Batches are a function of (seed, step) alone:
 stopping and resuming trains on the same tokens as one long run.
 
-Source: GPT-2 (Radford et al. 2019); soft labels (Hinton, Vinyals, Dean 2015).
+Source: GPT-2 (Radford et al. 2019); soft labels (Hinton, Vinyals, Dean 2015); drawn text and total variation
+(Zhou et al. 2023, DistillSpec, arXiv 2310.08461).
 """
 
 from __future__ import annotations
@@ -18,9 +23,10 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,11 +35,17 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from minispec import Sampling, load_model, speculate
+from minispec.batch import generate_batch
+from minispec.drafters import SmallModelDrafter
+
 END = "<|endoftext|>"
 N_VOCAB = 4096
 N_CTX = 512
 SAVE_EVERY = 200  # steps
 HELD_OUT = 6  # of 256 stories, about one in 43, are never trained on
+TOGETHER = 32  # texts that are drawn at a time
+ASKED = 100  # held-out stories that are written on, to count what is kept
 
 
 @dataclass(frozen=True)
@@ -50,10 +62,13 @@ class Recipe:
     batch: int = 8  # windows of n_ctx tokens a step
     warmup: int = 100  # steps
     decay: float = 0.4  # the last share of training, in which the rate falls to zero
+    dropout: float = 0.0
 
 
-TARGET = Recipe("story-target", 6, 6, 384, tokens=5_500_000, peak_rate=1.5e-3)
-DRAFT = Recipe("story-draft", 2, 2, 128, tokens=8_000_000, peak_rate=3e-3, soft_from=0.4)
+TARGET = Recipe("story-target", 6, 6, 384, tokens=26_000_000, peak_rate=1.5e-3, dropout=0.1)
+DRAFT = Recipe("story-draft", 2, 2, 128, tokens=8_000_000, peak_rate=3e-3, soft_from=0.3)
+TUNED = Recipe("story-draft-tuned", 2, 2, 128, tokens=4_000_000, peak_rate=1e-3, decay=0.9)
+DRAWN = 600_000  # tokens that target and draft write, each, for it
 
 
 # --- the model: GPT-2 with the parameter names of its checkpoints -------------------------------
@@ -180,12 +195,44 @@ def window(stories: list[np.ndarray], rng: np.random.Generator) -> np.ndarray:
     return np.concatenate(pieces)[: N_CTX + 1]
 
 
-def batches(stories: list[np.ndarray], recipe: Recipe, seed: int, step: int) -> Iterator[Tensor]:
-    """Endless [batch, n_ctx + 1] ids from `step` on."""
+def batches(sources: list[list[np.ndarray]], recipe: Recipe, seed: int, step: int) -> Iterator[Tensor]:
+    """Endless [batch, n_ctx + 1] ids from `step` on, a window from each source in turn."""
     while True:
         rng = np.random.default_rng([seed, step, recipe.n_embd])
-        yield torch.from_numpy(np.stack([window(stories, rng) for _ in range(recipe.batch)]))
+        yield torch.from_numpy(np.stack([window(sources[i % len(sources)], rng) for i in range(recipe.batch)]))
         step += 1
+
+
+def draw(folder: Path, stories: list[np.ndarray], n_token: int, seed: int) -> list[np.ndarray]:
+    """Stories that the model of a folder writes at temperature 1 after the first words of others, as ids."""
+    model, rng, first = load_model(folder), np.random.default_rng([seed, n_token]), 0
+    drawn: list[np.ndarray] = []
+    while sum(map(len, drawn)) < n_token:
+        prompts = [stories[rng.integers(len(stories))][: rng.integers(1, 9)].tolist() for _ in range(TOGETHER)]
+        texts = [list(prompt) for prompt in prompts]
+        options: dict[str, Any] = {
+            "max_new_tokens": N_CTX,
+            "sampling": Sampling(1.0),
+            "stop": lambda new: new[-1] == N_VOCAB - 1,
+        }
+        for row, step in generate_batch(model, prompts, seed=range(first, first + TOGETHER), **options):
+            texts[row] += step.committed
+        drawn += [np.array(text, np.int64) for text in texts]
+        first += TOGETHER
+        print(f"{folder.name} has written {sum(map(len, drawn)):,} of {n_token:,} tokens", flush=True)
+    return drawn
+
+
+def drawn_texts(folder: Path, stories: list[np.ndarray], work: Path, seed: int, n_token: int) -> list[np.ndarray]:
+    """As `draw`, kept in a file under work."""
+    file = work / f"drawn-{folder.name}.npz"
+    if not file.exists():
+        texts = draw(folder, stories, n_token, seed)
+        with file.with_suffix(".tmp").open("wb") as unfinished:
+            np.savez(unfinished, ids=np.concatenate(texts).astype(np.uint16), ends=np.cumsum([len(t) for t in texts]))
+        os.replace(file.with_suffix(".tmp"), file)
+    with np.load(file) as kept:
+        return np.split(kept["ids"].astype(np.int64), kept["ends"][:-1])
 
 
 # --- training ------------------------------------------------------------------------------------
@@ -216,23 +263,58 @@ def rate(recipe: Recipe, step: int, steps: int) -> float:
     return recipe.peak_rate * up * down
 
 
+Loss = Callable[[Tensor, Tensor, float], Tensor]  # of logits [n, n_vocab], ids [batch, n_ctx + 1], share trained
+
+
+def next_token(logits: Tensor, ids: Tensor, done: float = 0.0) -> Tensor:
+    """Cross-entropy with the text itself."""
+    return F.cross_entropy(logits, ids[:, 1:].flatten())
+
+
+def law_of(teacher: nn.Module, ids: Tensor) -> Tensor:
+    """The teacher's distributions [n, n_vocab]."""
+    with torch.no_grad():
+        return teacher(ids[:, :-1]).float().softmax(-1).flatten(0, 1)
+
+
+def soft_labels(teacher: nn.Module, soft_from: float) -> Loss:
+    """Cross-entropy with the text, and from this share of training on with the teacher's distributions."""
+
+    def loss(logits: Tensor, ids: Tensor, done: float) -> Tensor:
+        return next_token(logits, ids) if done < soft_from else F.cross_entropy(logits, law_of(teacher, ids))
+
+    return loss
+
+
+def refused(teacher: nn.Module) -> Loss:
+    """The chance that a guess is refused: 1 - sum(min(p, q)), which is the total variation."""
+
+    def loss(logits: Tensor, ids: Tensor, done: float) -> Tensor:
+        return 1 - torch.minimum(logits.softmax(-1), law_of(teacher, ids)).sum(-1).mean()
+
+    return loss
+
+
 def train(
     recipe: Recipe,
-    stories: list[np.ndarray],
+    sources: list[list[np.ndarray]],
     held: list[np.ndarray],
     work: Path,
     options: argparse.Namespace,
-    teacher: nn.Module | None = None,
+    loss_of: Loss = next_token,
+    begin: nn.Module | None = None,
 ) -> nn.Module:
-    """Train one model of the pair, from its checkpoint where there is one."""
+    """Train one model of the pair, from its checkpoint where there is one, else from the weights of `begin`."""
     torch.manual_seed(options.seed)
-    model = GPT2(recipe, options.dropout)
+    model = GPT2(recipe, recipe.dropout)
+    if begin is not None:
+        model.load_state_dict(begin.state_dict())
     decayed = [p for p in model.parameters() if p.dim() == 2]
     others = [p for p in model.parameters() if p.dim() != 2]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=True)
     checkpoint = work / f"{recipe.name}.pt"
-    begun = {"seed": options.seed, "dropout": options.dropout, "tokens": recipe.tokens}
+    begun = {"seed": options.seed, "dropout": recipe.dropout, "tokens": recipe.tokens}
     steps, step = recipe.tokens // (recipe.batch * N_CTX), 0
     if checkpoint.exists():
         state = torch.load(checkpoint, weights_only=True)
@@ -253,20 +335,15 @@ def train(
         os.replace(checkpoint.with_suffix(".tmp"), checkpoint)
 
     mean, began, first = 0.0, time.perf_counter(), step
-    for ids in batches(stories, recipe, options.seed, step):
+    for ids in batches(sources, recipe, options.seed, step):
         if step >= steps:
             break
         torch.manual_seed(options.seed + step)
         for group in optimizer.param_groups:
             group["lr"] = rate(recipe, step, steps)
         with torch.autocast("cpu", torch.bfloat16):
-            logits = model(ids[:, :-1])
-            if teacher is not None and step >= recipe.soft_from * steps:
-                with torch.no_grad():
-                    labels = teacher(ids[:, :-1]).float().softmax(-1).flatten(0, 1)
-            else:
-                labels = ids[:, 1:].flatten()
-        loss = F.cross_entropy(logits.float().flatten(0, 1), labels)
+            logits = model(ids[:, :-1]).float().flatten(0, 1)
+            loss = loss_of(logits, ids, step / steps)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -338,6 +415,18 @@ def agreement(target: nn.Module, draft: nn.Module, stories: list[np.ndarray]) ->
     return same / count, overlap / count
 
 
+def accept_rates(out: Path, stories: list[np.ndarray], temperature: float) -> str:
+    """Of guesses, 4 a round, after the first words of held-out stories: the share that is kept, of those judged."""
+    target, drafter = load_model(out / TARGET.name), SmallModelDrafter(load_model(out / DRAFT.name))
+    kept = judged = 0
+    for seed, story in enumerate(stories[:ASKED]):
+        options: dict[str, Any] = {"max_new_tokens": 100, "sampling": Sampling(temperature), "seed": seed}
+        for step in speculate(target, drafter, story[:12].tolist(), n_draft=4, **options):
+            kept += step.n_accepted
+            judged += min(step.n_accepted + 1, len(step.drafted))
+    return f"{kept / judged:.3f}"
+
+
 def card(out: Path, recipes: list[Recipe], figures: dict[str, object]) -> None:
     """Write the model card from what was measured."""
     text = (Path(__file__).parent / "card_template.md").read_text(encoding="utf-8")
@@ -357,13 +446,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--work", type=Path, default=here / ".work", help="checkpoints and the vocabulary")
     parser.add_argument("--target-tokens", type=int, default=TARGET.tokens)
     parser.add_argument("--draft-tokens", type=int, default=DRAFT.tokens)
-    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--tuning-tokens", type=int, default=TUNED.tokens)
+    parser.add_argument("--drawn-tokens", type=int, default=DRAWN)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    target_recipe = Recipe(**asdict(TARGET) | {"tokens": options.target_tokens})
-    draft_recipe = Recipe(**asdict(DRAFT) | {"tokens": options.draft_tokens})
+    target_recipe = replace(TARGET, tokens=options.target_tokens)
+    draft_recipe = replace(DRAFT, tokens=options.draft_tokens)
+    tuned_recipe = replace(TUNED, tokens=options.tuning_tokens)
     options.work.mkdir(parents=True, exist_ok=True)
 
     texts, held_texts = read_stories(options.corpus)
@@ -373,10 +464,18 @@ def main(arguments: list[str] | None = None) -> None:
     n_train, n_held = sum(map(len, stories)), sum(map(len, held))
     print(f"{len(stories)} stories, {n_train:,} tokens; {len(held)} held out, {n_held:,} tokens", flush=True)
 
-    target = train(target_recipe, stories, held, options.work, options)
+    target = train(target_recipe, [stories], held, options.work, options).eval()
     export(target, target_recipe, options.work, options.out / TARGET.name)
-    draft = train(draft_recipe, stories, held, options.work, options, teacher=target.eval())
-    export(draft, draft_recipe, options.work, options.out / DRAFT.name)
+    soft = soft_labels(target, draft_recipe.soft_from)
+    draft = train(draft_recipe, [stories], held, options.work, options, soft)
+    export(draft, draft_recipe, options.work, options.work / DRAFT.name)
+    own, its = (
+        drawn_texts(folder, stories, options.work, options.seed, options.drawn_tokens)
+        for folder in (options.out / TARGET.name, options.work / DRAFT.name)
+    )
+    sources = [stories, own, stories, its]
+    tuned = train(tuned_recipe, sources, held, options.work, options, refused(target), begin=draft)
+    export(tuned, tuned_recipe, options.work, options.out / DRAFT.name)
 
     shipped: list[nn.Module] = []  # what the folders hold: the weights as F16 rounded them
     for recipe in (target_recipe, draft_recipe):
@@ -397,8 +496,12 @@ def main(arguments: list[str] | None = None) -> None:
         "target_count": target_recipe.tokens,
         "draft_count": draft_recipe.tokens,
         "draft_tokens": f"{draft_recipe.tokens:,}",
+        "tuning_tokens": f"{tuned_recipe.tokens:,}",
+        "drawn_tokens": f"{options.drawn_tokens:,}",
         "same": f"{same:.3f}",
         "overlap": f"{overlap:.3f}",
+        "greedy": accept_rates(options.out, held, 0.0),
+        "sampled": accept_rates(options.out, held, 1.0),
     }
     print(json.dumps(figures, indent=2))
     card(options.out, [target_recipe, draft_recipe], figures)

@@ -5,25 +5,33 @@ Rolling back is a matter of the length alone: rows past it are never read, and t
 over them. Speculation needs exactly this, since a rejected guess leaves rows behind.
 
 The caches of a batch are slots of one block, so that one pass can reach them all. Each has a length of its own.
+
+A tree of guesses (see `trees.py`) leaves its rows beyond the window, and `keep` takes over those of one path.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from minispec.trees import check_path
+
 Floats = NDArray[np.float32]
+CopyRows = Callable[[Floats, Floats, Any, Any], None]  # (keys, values, from, to)
 
 
 @dataclass
 class KVCache:
     """Keys and values of every layer, in a slot of a block that may hold other caches, too.
 
-    Attributes: block_keys, block_values, of all slots, [n_slot, n_layer, n_head, n_ctx, d_head] in the reference's
-    layout; n_ctx, the positions there is room for; owner, the model that it belongs to; slot, its place in the block;
-    length, how many positions are filled.
+    Attributes: block_keys, block_values, of all slots, [n_slot, n_layer, n_head, n_ctx + MOST_NODES, d_head] in the
+    reference's layout; n_ctx, the positions there is room for; owner, the model that it belongs to; slot, its place in
+    the block; length, how many positions are filled; copy_rows, how the layout copies some; on_trial, the parents of
+    the guesses whose rows lie beyond the window, if the last pass was over a tree.
     """
 
     block_keys: Floats
@@ -32,6 +40,8 @@ class KVCache:
     owner: object = None
     slot: int = 0
     length: int = 0
+    copy_rows: CopyRows | None = None
+    on_trial: Sequence[int] = ()
 
     @property
     def keys(self) -> Floats:
@@ -66,9 +76,23 @@ class KVCache:
     def append(self, n_new: int) -> None:
         """Count n_new positions, whose rows every layer has stored, as filled."""
         self.length += int(n_new)
+        self.on_trial = ()
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Take over these guesses of the tree that the last pass was over, each following the one before.
+
+        Raises ValueError for what is no path from the text, and where another pass or a truncation came between.
+        """
+        check_path(path, self.on_trial)
+        if len(path):
+            assert self.copy_rows is not None
+            places = self.length + np.arange(len(path))
+            self.copy_rows(self.keys, self.values, self.n_ctx + np.array(path), places)
+        self.append(len(path))
 
     def truncate(self, length: int) -> None:
         """Roll back to the first `length` positions. Raises ValueError outside 0..self.length."""
         if isinstance(length, bool) or not isinstance(length, int | np.integer) or not 0 <= length <= self.length:
             raise ValueError(f"cannot truncate a cache of {self.length} positions to {length!r}")
         self.length = int(length)
+        self.on_trial = ()

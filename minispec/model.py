@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from minispec.kv_cache import KVCache
 from minispec.parameters import read_weights
+from minispec.trees import MOST_NODES, Run, check_parents, depths, lay_out_tree
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -176,8 +177,8 @@ class GPT2:
     def new_caches(self, n: int) -> list[KVCache]:
         """Empty caches for n texts, in one block: `forward_batch` serves those of one block in one pass."""
         c = self.config
-        keys, values = self.ops.empty_caches(n, c.n_layer, c.n_head, c.n_ctx, c.n_embd // c.n_head)
-        return [KVCache(keys, values, c.n_ctx, self, slot) for slot in range(n)]
+        keys, values = self.ops.empty_caches(n, c.n_layer, c.n_head, c.n_ctx + MOST_NODES, c.n_embd // c.n_head)
+        return [KVCache(keys, values, c.n_ctx, self, slot, copy_rows=self.ops.copy_rows) for slot in range(n)]
 
     def warm_up(self) -> None:
         """Compile what a pass needs, or load it from the cache on disk. Raises ValueError where that is damaged."""
@@ -260,6 +261,59 @@ class GPT2:
             logits[done : done + n_logits] = self.wired(ids, cache, n_logits)
             done += n_logits
 
+    # A tree of guesses: the same pass, over several runs of rows that lie over one another in one cache.
+
+    def forward_tree(self, ids: Ids, guesses: Ids, parents: Sequence[int], cache: KVCache) -> Floats:
+        """Append ids to the cache, with a tree of guesses on trial: logits [1 + len(guesses), n_vocab].
+
+        Guess i follows guess parents[i] < i, or ids where that is -1. Row 0 is that of the last of ids, row 1 + i
+        that of guess i: the same bits as `forward` gives for guess i after ids and its ancestors. The cache counts ids
+        alone; `cache.keep(path)` adds the guesses of one path, as long as nothing else is done to it.
+        Raises ValueError as `forward`; for parents that are none; and for more than MOST_NODES guesses.
+        """
+        check_parents(parents, len(guesses))
+        if not len(guesses):
+            return self.forward(ids, cache, 1)
+        if len(guesses) > MOST_NODES:
+            raise ValueError(f"the tree has {len(guesses)} guesses, and {MOST_NODES} are the most: make it smaller")
+        text, tokens, n_past = self._checked_ids(ids), self._checked_ids(guesses), cache.length
+        cache.check(self, len(text) + max(depths(parents)))
+        try:
+            if len(text) > 1 and len(text) + len(tokens) > MOST_ROWS:
+                self.forward(text[:-1], cache, 0)
+                text = text[-1:]
+            runs = lay_out_tree(text, tokens, parents, cache.length)
+            rows = np.empty((1 + len(tokens), self.n_vocab), np.float32)
+            with _passes[self.ops.__name__]:
+                self._runs(runs, cache, rows)
+        except BaseException:
+            cache.truncate(n_past)
+            raise
+        cache.append(len(text))
+        cache.on_trial = tuple(parents)
+        logits = np.empty_like(rows)
+        logits[0], logits[1 + np.concatenate([run.guesses for run in runs])] = rows[0], rows[1:]
+        return logits
+
+    def _runs(self, runs: list[Run], cache: KVCache, logits: Floats) -> None:
+        """The runs of a tree in their order: by one compiled call, or one after the other."""
+        aside = [run.aside(cache.n_ctx) for run in runs]
+        if hasattr(self.ops, "forward"):
+            ids = np.concatenate([run.ids for run in runs])
+            sequences = [(cache.slot, run.n_past, len(run.ids), run.n_logits) for run in runs]
+            caches = cache.block_keys, cache.block_values
+            epsilon = self.config.layer_norm_epsilon
+            self.ops.forward(self.weights, epsilon, ids, sequences, *caches, logits, np.concatenate(aside))
+            return
+        done, length = 0, cache.length
+        for run, places in zip(runs, aside, strict=True):
+            cache.length = run.n_past
+            logits[done : done + run.n_logits] = self.wired(run.ids, cache, run.n_logits)
+            done += run.n_logits
+            new = np.flatnonzero(places >= 0)
+            self.ops.copy_rows(cache.keys, cache.values, run.n_past + new, places[new])
+        cache.length = length
+
     # The wiring of a pass, for any set of operations. The kernels' own `forward` is the same in one compiled call.
 
     def wired(self, new: Ints, cache: KVCache, n_logits: int) -> Floats:
@@ -302,7 +356,16 @@ class GPT2:
         return y
 
     def _checked(self, ids: Ids, cache: KVCache, n_logits: int | None) -> Request:
-        """A request whose ids are an array of int64, each one in the vocabulary: compiled code does not look."""
+        array = self._checked_ids(ids)
+        n_new = len(array)
+        n_logits = n_new if n_logits is None else n_logits
+        if not 0 <= n_logits <= n_new:
+            raise ValueError(f"n_logits is {n_logits}: a pass over {n_new} rows has logits for 0 to {n_new}")
+        cache.check(self, n_new)
+        return Request(array, cache, n_logits)
+
+    def _checked_ids(self, ids: Ids) -> Ints:
+        """Ids as an array of int64, each one in the vocabulary: compiled code does not look."""
         array = np.asarray(ids)
         if array.ndim != 1 or not len(array) or array.dtype.kind not in "iu":
             raise ValueError(f"ids are {ids!r:.80}: a pass takes a non-empty list of token ids")
@@ -310,9 +373,4 @@ class GPT2:
         outside = [token for token in array.tolist() if not 0 <= token < n_vocab]  # few as they are, no work for NumPy
         if outside:
             raise ValueError(f"token id {outside[0]} is outside the vocabulary of {n_vocab}")
-        n_new = len(array)
-        n_logits = n_new if n_logits is None else n_logits
-        if not 0 <= n_logits <= n_new:
-            raise ValueError(f"n_logits is {n_logits}: a pass over {n_new} rows has logits for 0 to {n_new}")
-        cache.check(self, n_new)
-        return Request(array.astype(np.int64), cache, n_logits)
+        return array.astype(np.int64)

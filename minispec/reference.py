@@ -114,6 +114,12 @@ def store(k: Floats, v: Floats, keys: Floats, values: Floats, n_past: int) -> No
     values[:, n_past : n_past + v.shape[1]] = v
 
 
+def copy_rows(keys: Floats, values: Floats, places: Ints, to: Ints) -> None:
+    """Copy the rows at some places [n_row] to others, in a cache's keys and values [..., n_ctx, d_head]."""
+    keys[..., to, :] = keys[..., places, :]
+    values[..., to, :] = values[..., places, :]
+
+
 def fetch(keys: Floats, values: Floats, length: int) -> tuple[Floats, Floats]:
     """What `store` wrote: the first `length` rows of a layer's cache, both [n_head, length, d_head]."""
     return keys[:, :length], values[:, :length]

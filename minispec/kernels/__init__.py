@@ -29,12 +29,12 @@ from minispec.kernels.compilation import Floats, Ints, compiled_for, fused
 from minispec.kernels.int8 import linear_pieces, n_sides
 from minispec.kernels.product import ROWS, WIDE
 from minispec.kernels.rows import gelu_row, layer_norm_rows, softmax_rows
-from minispec.kernels.whole_pass import run
+from minispec.kernels.whole_pass import run, run_tree
 from minispec.parameters import Weights
 
 __all__ = [
-    "ROWS", "WIDE", "attention", "columns", "compiled_for", "empty_caches", "empty_weight", "fetch", "forward", "fused",
-    "gelu", "layer_norm", "linear", "pack", "softmax", "store", "warm_up",
+    "ROWS", "WIDE", "attention", "columns", "compiled_for", "copy_rows", "empty_caches", "empty_weight", "fetch",
+    "forward", "fused", "gelu", "layer_norm", "linear", "pack", "softmax", "store", "warm_up",
 ]  # fmt: skip
 
 WORTH_SHARING = 1 << 19  # multiply-adds, about 50 us on one core: for less, waking a second one does not pay
@@ -82,15 +82,17 @@ def attention(q: Floats, keys: Floats, values: Floats, n_past: int, scale: float
 
 def forward(
     w: Weights, eps: float, ids: Ints, sequences: Sequence[tuple[int, int, int, int]], keys: Floats, values: Floats,
-    logits: Floats,
+    logits: Floats, aside: Ints | None = None,
 ) -> None:  # fmt: skip
     """A whole pass: ids [n_new], the rows of one sequence after the other's -> logits [n_logits, n_vocab].
 
     sequences: of each its slot in keys and values [n_slot, n_layer, ...], the rows that are there, its new rows, and
-    of how many of the last of these logits are wanted.
+    of how many of the last of these logits are wanted. Those of one slot, which are the runs of a tree, are taken in
+    their order; aside [n_new] says where each of its rows is stored as well, or -1.
     """
     n_crew = numba.get_num_threads() if _worth_sharing(len(ids) * _n_multiply_adds(w)) else 1
-    run(n_crew, w, np.float32(eps), ids, np.array(sequences, np.int64), keys, values, logits)
+    whole = n_crew, w, np.float32(eps), ids, np.array(sequences, np.int64), keys, values, logits
+    run(*whole) if aside is None else run_tree(*whole, aside)
 
 
 def _n_multiply_adds(w: Weights) -> int:
@@ -134,6 +136,12 @@ def empty_caches(n_slot: int, n_layer: int, n_head: int, n_ctx: int, d_head: int
 def store(k: Floats, v: Floats, keys: Floats, values: Floats, n_past: int) -> None:
     """Write k and v [n_head, n_new, d_head] into a layer's cache from position n_past on."""
     store_rows(np.concatenate([k, v], axis=2), keys, values, n_past)
+
+
+def copy_rows(keys: Floats, values: Floats, places: Ints, to: Ints) -> None:
+    """Copy the rows at some places [n_row] to others, in the keys and values of a whole cache."""
+    keys[:, :, to // WIDE, :, to % WIDE] = keys[:, :, places // WIDE, :, places % WIDE]
+    values[..., to, :] = values[..., places, :]
 
 
 def fetch(keys: Floats, values: Floats, length: int) -> tuple[Floats, Floats]:

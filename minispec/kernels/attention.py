@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from minispec.kernels.compilation import Floats, jit
+from minispec.kernels.compilation import Floats, Ints, jit
 from minispec.kernels.product import ROWS, WIDE, rows_times_panel
 from minispec.kernels.rows import LANES, softmax_row
 
@@ -59,6 +59,14 @@ def store_head(kv: Floats, k: int, v: int, keys: Floats, values: Floats, n_past:
         for i in range(keys.shape[1]):
             keys[t // WIDE, i, t % WIDE] = kv[row, k + i]
             values[i // WIDE, t, i % WIDE] = kv[row, v + i]
+
+
+@jit()
+def store_aside(kv: Floats, k: int, v: int, keys: Floats, values: Floats, places: Ints) -> None:
+    """As `store_head`, but row by row to places [n_new] of their own; to none where that is negative."""
+    for row in range(kv.shape[0]):
+        if places[row] >= 0:
+            store_head(kv[row : row + 1], k, v, keys, values, places[row])
 
 
 # --- alone, for the twins of `reference.py` ------------------------------------------------------

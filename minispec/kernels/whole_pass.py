@@ -10,6 +10,8 @@ bits), a head of a sequence for attention, a row for the norms.
 
 A pass may hold rows of several sequences, one after the other: a batch. The products do not care whose row is whose;
 positions, attention and the rows whose logits are wanted are each sequence's own, so nothing is padded or masked.
+Sequences of one slot are the runs of a tree (see `trees.py`): a head takes them in their order, one after the other,
+and stores their rows a second time where a later run will not overwrite them.
 
 What it costs: all weights are read once, 4 bytes each or 1, with n_new multiply-adds each; with the cache of the
 rows before, that is what takes the time. Everything else is 1 to 6 % of a pass of one row.
@@ -22,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import prange
 
-from minispec.kernels.attention import attend, store_head
+from minispec.kernels.attention import attend, store_aside, store_head
 from minispec.kernels.compilation import Array, Floats, Ints, jit
 from minispec.kernels.crew import NONE, Crew, new_board, take
 from minispec.kernels.int8 import linear_piece, n_sides
@@ -42,18 +44,24 @@ class Layout(NamedTuple):
 
     sequences: Ints  # [n_seq, 4]: slot, n_past, rows of its own in this pass, logits wanted of the last of these
     first: Ints  # [n_seq]: its first row
+    texts: Ints  # [n_text + 1]: the first sequence of each slot, and where the last one's end
+    aside: Ints  # [n_new]: where a row is stored as well, or -1; of length 0 where none is
     position: Ints  # [n_new]: a row's place in its text
     every: Ints  # [n_new]: all rows
     wanted: Ints  # [n_logits]: the rows whose logits are wanted
 
 
 @jit()
-def lay_out(sequences: Ints, n_new: int, n_logits: int) -> Layout:
+def lay_out(sequences: Ints, aside: Ints, n_new: int, n_logits: int) -> Layout:
     """The rows of a pass, sequence by sequence."""
     first, position = np.empty(len(sequences), np.int64), np.empty(n_new, np.int64)
     every, wanted = np.arange(n_new), np.empty(n_logits, np.int64)
-    row = n_wanted = 0
+    texts = np.empty(len(sequences) + 1, np.int64)
+    row = n_wanted = n_text = 0
     for s in range(len(sequences)):
+        if s == 0 or sequences[s, SLOT] != sequences[s - 1, SLOT]:
+            texts[n_text] = s
+            n_text += 1
         first[s] = row
         n_own = sequences[s, NEW]
         for i in range(n_own):
@@ -62,7 +70,8 @@ def lay_out(sequences: Ints, n_new: int, n_logits: int) -> Layout:
         for i in range(sequences[s, LOGITS]):
             wanted[n_wanted + i] = row - sequences[s, LOGITS] + i
         n_wanted += sequences[s, LOGITS]
-    return Layout(sequences, first, position, every, wanted)
+    texts[n_text] = len(sequences)
+    return Layout(sequences, first, texts[: n_text + 1], aside, position, every, wanted)
 
 
 @jit()
@@ -147,17 +156,22 @@ def attention(
     keys and values have the slot and the layer as their first axes. Each sequence looks at its own slot alone.
     """
     n_head, d_head, n_embd = keys.shape[2], keys.shape[4], qkv.shape[1] // 3
-    n_piece = len(layout.sequences) * n_head
+    n_piece = (len(layout.texts) - 1) * n_head
     piece = take(crew, stage, n_piece, NONE)
     while piece != NONE:
-        s, head = piece // n_head, piece % n_head
-        slot, n_past, n_own = layout.sequences[s, SLOT], layout.sequences[s, PAST], layout.sequences[s, NEW]
-        start, q = layout.first[s], head * d_head
-        own, own_out = qkv[start : start + n_own], out[start : start + n_own]
-        own_keys, own_values = keys[slot, layer, head], values[slot, layer, head]
-        store_head(own, n_embd + q, 2 * n_embd + q, own_keys, own_values, n_past)
-        for first in range(0, n_own, ROWS):
-            attend(own, q, own_keys, own_values, n_past, scale, own_out, first)
+        text, head = piece // n_head, piece % n_head
+        q = head * d_head
+        k, v = n_embd + q, 2 * n_embd + q
+        for s in range(layout.texts[text], layout.texts[text + 1]):
+            slot, n_past, n_own = layout.sequences[s, SLOT], layout.sequences[s, PAST], layout.sequences[s, NEW]
+            start, end = layout.first[s], layout.first[s] + n_own
+            own, own_out = qkv[start:end], out[start:end]
+            own_keys, own_values = keys[slot, layer, head], values[slot, layer, head]
+            store_head(own, k, v, own_keys, own_values, n_past)
+            if len(layout.aside):
+                store_aside(own, k, v, own_keys, own_values, layout.aside[start:end])
+            for first in range(0, n_own, ROWS):
+                attend(own, q, own_keys, own_values, n_past, scale, own_out, first)
         piece = take(crew, stage, n_piece, piece)
 
 
@@ -201,16 +215,25 @@ def together(
 
 
 @jit()
-def run(
-    n_crew: int, w: Weights, eps: np.float32, ids: Ints, sequences: Ints, keys: Floats, values: Floats, logits: Floats
-) -> None:
-    """A pass of n_crew threads over the rows of one or more sequences, [n_seq, 4] as in `Layout`."""
+def run_tree(
+    n_crew: int, w: Weights, eps: np.float32, ids: Ints, sequences: Ints, keys: Floats, values: Floats, logits: Floats,
+    aside: Ints,
+) -> None:  # fmt: skip
+    """As `run`, where sequences of one slot are the runs of a tree. aside [n_new] as in `Layout`."""
     n_new, n_embd = len(ids), w.wpe.shape[1]
     x, normed = np.empty((n_new, n_embd), np.float32), np.empty((n_new, n_embd), np.float32)
     qkv, up = np.empty((n_new, 3 * n_embd), np.float32), np.empty((n_new, w.c_fc_bias.shape[1]), np.float32)
     board = new_board(STAGES * keys.shape[1] + 3, n_crew)
-    layout = lay_out(sequences, n_new, len(logits))
+    layout = lay_out(sequences, aside, n_new, len(logits))
     if n_crew == 1:
         share(n_crew - 1, n_crew, board, w, eps, ids, layout, keys, values, x, normed, qkv, up, logits)
     else:
         together(n_crew, board, w, eps, ids, layout, keys, values, x, normed, qkv, up, logits)
+
+
+@jit()
+def run(
+    n_crew: int, w: Weights, eps: np.float32, ids: Ints, sequences: Ints, keys: Floats, values: Floats, logits: Floats
+) -> None:
+    """A pass of n_crew threads over the rows of one or more sequences, [n_seq, 4] as in `Layout`."""
+    run_tree(n_crew, w, eps, ids, sequences, keys, values, logits, np.empty(0, np.int64))

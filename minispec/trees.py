@@ -1,0 +1,103 @@
+"""Trees of guesses, as lists of parents: how a pass takes one without a mask.
+
+Guess i of a tree follows guess parents[i], which comes before it, or the text itself where that is -1. What it may
+see is the text, its ancestors and itself. The well-known way is to lay all guesses side by side and to hide by a mask
+what is none of a guess's ancestors. Here no mask is needed: take the guesses **depth first**, and cut that order into
+runs, each from a guess to its first child, and so on to a leaf. A run is a piece of text like any other: its keys and
+values go where those of a chain would, over an earlier branch's, and below them lie its ancestors', in their order.
+So each row is computed as in a chain, and has a chain's bits.
+
+What is kept of the tree is known only after the pass, when branches have been overwritten. So each guess's row is
+stored a second time, beyond the context window, in the place of its number; `KVCache.keep` fetches a path from there.
+
+Source: Miao et al. 2023, SpecInfer (arXiv 2305.09781), for trees and the mask; depth first instead of it is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+MOST_NODES = 64  # guesses of a tree: so many rows a cache has to spare beyond its window
+
+
+class Run(NamedTuple):
+    """A piece of text in a tree's pass: the first one has the text's own new tokens, the others guesses alone."""
+
+    ids: Ints  # [n_new]
+    n_past: int  # positions before it
+    guesses: Ints  # [n_guess]: the numbers of the guesses that the last of its rows are
+
+    @property
+    def n_logits(self) -> int:
+        """Rows whose logits are wanted: the guesses', and before them the last token's of the text."""
+        return len(self.guesses) + (len(self.guesses) < len(self.ids))
+
+    def aside(self, n_ctx: int) -> Ints:
+        """Where each row [n_new] is stored as well: beyond the window in the place of its guess, or -1 for nowhere."""
+        places = np.full(len(self.ids), -1, np.int64)
+        places[len(self.ids) - len(self.guesses) :] = n_ctx + self.guesses
+        return places
+
+
+def check_parents(parents: Sequence[int], n_guess: int) -> None:
+    """Raise ValueError unless these are the parents of n_guess guesses."""
+    whole = len(parents) == n_guess and all(isinstance(parent, int | np.integer) for parent in parents)
+    if not whole or not all(-1 <= parent < i for i, parent in enumerate(parents)):
+        raise ValueError(
+            f"the parents of {n_guess} guesses are {list(parents)!r:.80}: give for each the number of an earlier one, "
+            "or -1 where it follows the text"
+        )
+
+
+def depths(parents: Sequence[int]) -> list[int]:
+    """How far into the text each guess is: 1 for those that follow it."""
+    deep: list[int] = []
+    for parent in parents:
+        deep.append(1 if parent < 0 else deep[parent] + 1)
+    return deep
+
+
+def branches(parents: Sequence[int]) -> list[list[int]]:
+    """The guesses depth first, in runs: each from a guess to its first child, and so on to a leaf."""
+    children: list[list[int]] = [[] for _ in range(len(parents) + 1)]  # the last: of the text
+    for guess, parent in enumerate(parents):
+        children[parent].append(guess)
+    runs, waiting = [], children[-1][::-1]
+    while waiting:
+        run = [waiting.pop()]
+        while children[run[-1]]:
+            first, *others = children[run[-1]]
+            waiting += others[::-1]
+            run.append(first)
+        runs.append(run)
+    return runs
+
+
+def lay_out_tree(ids: Ints, guesses: Ints, parents: Sequence[int], n_past: int) -> list[Run]:
+    """The runs of a pass over ids and a tree of one guess or more, after n_past positions."""
+    deep, n_text = depths(parents), n_past + len(ids)
+    first, *others = (np.array(run, np.int64) for run in branches(parents))
+    runs = [Run(np.concatenate([ids, guesses[first]]), n_past, first)]
+    return runs + [Run(guesses[run], n_text + deep[run[0]] - 1, run) for run in others]
+
+
+def path_to(guess: int, parents: Sequence[int]) -> list[int]:
+    """The guesses from the text to this one, which is the last; none for -1."""
+    return [*path_to(parents[guess], parents), guess] if guess >= 0 else []
+
+
+def check_path(path: Sequence[int], parents: Sequence[int]) -> None:
+    """Raise ValueError unless each guess of path follows the one before, and the first the text."""
+    before = -1
+    for guess in path:
+        if not 0 <= guess < len(parents) or parents[guess] != before:
+            raise ValueError(
+                f"{list(path)!r:.80} is no path from the text: a cache keeps guesses of the tree that was read last, "
+                "before anything else is done to it"
+            )
+        before = guess

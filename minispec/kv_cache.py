@@ -7,12 +7,16 @@ over them. Speculation needs exactly this, since a rejected guess leaves rows be
 The caches of a batch are slots of one block, so that one pass can reach them all. Each has a length of its own.
 
 A tree of guesses (see `trees.py`) leaves its rows beyond the window, and `keep` takes over those of one path.
+
+A drafter may guess from what the target has seen. For that a cache keeps features, too: the residual stream of each
+position after so many layers (0: the embeddings; n_layer: what the last norm is applied to), for the depths that
+`GPT2.tapped` asks for. They are rows like keys and values: added by passes, cut back by the length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,6 +26,7 @@ from minispec.trees import check_path
 
 Floats = NDArray[np.float32]
 CopyRows = Callable[[Floats, Floats, Any, Any], None]  # (keys, values, from, to)
+NO_FEATURES: Floats = np.empty((1, 0, 0, 0), np.float32)
 
 
 @dataclass
@@ -31,7 +36,8 @@ class KVCache:
     Attributes: block_keys, block_values, of all slots, [n_slot, n_layer, n_head, n_ctx + MOST_NODES, d_head] in the
     reference's layout; n_ctx, the positions there is room for; owner, the model that it belongs to; slot, its place in
     the block; length, how many positions are filled; copy_rows, how the layout copies some; on_trial, the parents of
-    the guesses whose rows lie beyond the window, if the last pass was over a tree.
+    the guesses whose rows lie beyond the window, if the last pass was over a tree; taps, the depths whose features are
+    kept, ascending, in block_features [n_slot, n_tap, n_ctx + MOST_NODES, n_embd].
     """
 
     block_keys: Floats
@@ -42,6 +48,8 @@ class KVCache:
     length: int = 0
     copy_rows: CopyRows | None = None
     on_trial: Sequence[int] = ()
+    taps: tuple[int, ...] = ()
+    block_features: Floats = field(default_factory=lambda: NO_FEATURES)
 
     @property
     def keys(self) -> Floats:
@@ -59,6 +67,18 @@ class KVCache:
     def layers(self) -> list[tuple[Floats, Floats]]:
         """Keys and values of each layer."""
         return list(zip(self.keys, self.values, strict=True))
+
+    @property
+    def features(self) -> Floats:
+        """Its own features [n_tap, n_ctx + MOST_NODES, n_embd], of which `length` rows are filled."""
+        own: Floats = self.block_features[self.slot if self.taps else 0]
+        return own
+
+    def features_at(self, depth: int) -> Floats:
+        """Features of one depth, [length, n_embd]: a view. Raises ValueError for a depth that is not kept."""
+        check_taps(self, (depth,))
+        at: Floats = self.features[self.taps.index(depth), : self.length]
+        return at
 
     def check(self, owner: object, n_new: int) -> None:
         """Raise ValueError unless this cache belongs to `owner` and n_new more positions fit.
@@ -88,6 +108,8 @@ class KVCache:
             assert self.copy_rows is not None
             places = self.length + np.arange(len(path))
             self.copy_rows(self.keys, self.values, self.n_ctx + np.array(path), places)
+            if self.taps:
+                self.features[:, places] = self.features[:, self.n_ctx + np.array(path)]
         self.append(len(path))
 
     def truncate(self, length: int) -> None:
@@ -96,3 +118,10 @@ class KVCache:
             raise ValueError(f"cannot truncate a cache of {self.length} positions to {length!r}")
         self.length = int(length)
         self.on_trial = ()
+
+
+def check_taps(cache: Any, depths: Iterable[int]) -> None:
+    """Raise ValueError unless the cache keeps the features of these depths: any object may be a target's cache."""
+    wanted = tuple(depths)
+    if not set(wanted) <= set(getattr(cache, "taps", ())):
+        raise ValueError(f"this drafter looks at what the target has seen: give it target.tapped({wanted})")

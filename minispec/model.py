@@ -14,7 +14,8 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import accumulate, pairwise
@@ -24,8 +25,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from minispec.kv_cache import KVCache
-from minispec.parameters import read_weights
+from minispec.kv_cache import NO_FEATURES, KVCache
+from minispec.parameters import first_layers, read_weights
 from minispec.trees import MOST_NODES, Run, check_parents, depths, lay_out_tree
 
 Floats = NDArray[np.float32]
@@ -123,6 +124,8 @@ def operations(backend: str) -> ModuleType:
 class GPT2:
     """GPT-2's weights and its forward pass. Weights never change; all that does is in the cache."""
 
+    taps: tuple[int, ...] = ()  # the depths whose features its caches keep: see `tapped`
+
     def __init__(
         self, config: GPT2Config, tensors: Mapping[str, Floats], backend: str = "numba", stored: str = "f32"
     ) -> None:
@@ -167,8 +170,8 @@ class GPT2:
         return sum(array.nbytes for array in w) - w.wte.nbytes - w.wte_scale.nbytes - w.wpe.nbytes
 
     def cache_bytes(self, n_positions: int) -> int:
-        """Bytes of keys and values of so many positions."""
-        return 2 * 4 * self.config.n_layer * self.config.n_embd * n_positions
+        """Bytes of keys and values of so many positions, and of features."""
+        return 4 * (2 * self.config.n_layer + len(self.taps)) * self.config.n_embd * n_positions
 
     def new_cache(self) -> KVCache:
         """An empty cache for one text."""
@@ -178,7 +181,51 @@ class GPT2:
         """Empty caches for n texts, in one block: `forward_batch` serves those of one block in one pass."""
         c = self.config
         keys, values = self.ops.empty_caches(n, c.n_layer, c.n_head, c.n_ctx + MOST_NODES, c.n_embd // c.n_head)
-        return [KVCache(keys, values, c.n_ctx, self, slot, copy_rows=self.ops.copy_rows) for slot in range(n)]
+        shape = n, len(self.taps), c.n_ctx + MOST_NODES, c.n_embd
+        features = np.zeros(shape, np.float32) if self.taps else NO_FEATURES
+        kept = {"copy_rows": self.ops.copy_rows, "taps": self.taps, "block_features": features}
+        return [KVCache(keys, values, c.n_ctx, self, slot, **kept) for slot in range(n)]
+
+    def tapped(self, depths: Iterable[int]) -> GPT2:
+        """The same model, whose caches also keep the residual stream of each position after so many layers.
+
+        depths: 0 (the embeddings) to n_layer (before the last norm). `cache.features_at(depth)` has the rows. The
+        weights are shared; caches are of one of the two models alone. Raises ValueError for other depths.
+        """
+        wanted = list(depths)
+        for depth in wanted:
+            if isinstance(depth, bool) or not isinstance(depth, int) or not 0 <= depth <= self.config.n_layer:
+                raise ValueError(f"depth {depth!r} cannot be tapped: this model has depths 0 to {self.config.n_layer}")
+        twin = copy(self)
+        twin.taps = tuple(sorted(set(wanted)))
+        return twin
+
+    def first_layers(self, n: int) -> GPT2:
+        """The first n layers with the last norm and the output layer: a model on the same weights.
+
+        Raises ValueError unless n is 1 to n_layer.
+        """
+        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= self.config.n_layer:
+            raise ValueError(
+                f"{n!r} layers cannot be taken: this model has {self.config.n_layer}, give 1 or more of them"
+            )
+        twin = copy(self)
+        twin.config, twin.weights, twin.taps = replace(self.config, n_layer=n), first_layers(self.weights, n), ()
+        return twin
+
+    def _begins(self, other: GPT2) -> bool:
+        """Whether this is the other model, or its first layers."""
+        return self.weights.wte is other.weights.wte and self.config.n_layer <= other.config.n_layer
+
+    def borrow(self, cache: KVCache) -> KVCache:
+        """A cache of this model over the rows of another, whose first layers this model is: `first_layers`.
+
+        What it has stored is there for both; each counts for itself how many rows are filled, here none yet.
+        Raises ValueError for the cache of a model that has other weights.
+        """
+        if not (isinstance(cache, KVCache) and isinstance(cache.owner, GPT2) and self._begins(cache.owner)):
+            raise ValueError("this cache belongs to another model: give one of the model whose first layers this is")
+        return KVCache(cache.block_keys, cache.block_values, cache.n_ctx, self, cache.slot, copy_rows=cache.copy_rows)
 
     def warm_up(self) -> None:
         """Compile what a pass needs, or load it from the cache on disk. Raises ValueError where that is damaged."""
@@ -246,13 +293,29 @@ class GPT2:
             cache.append(len(ids))
 
     def _compiled(self, requests: list[Request], logits: Floats) -> None:
-        """All rows by one compiled call."""
+        """All rows by one compiled call. Features are put where they belong afterwards."""
         (ids, block, _), *others = requests
         if others:
             ids = np.concatenate([new for new, _, _ in requests])
         sequences = [(cache.slot, cache.length, len(new), n_logits) for new, cache, n_logits in requests]
+        features = self._forward(ids, sequences, block, logits)
+        if self.taps:
+            ends = [0, *accumulate(len(new) for new, _, _ in requests)]
+            for (_, cache, _), (first, end) in zip(requests, pairwise(ends), strict=True):
+                cache.features[:, cache.length : cache.length + end - first] = features[:, first:end]
+
+    def _forward(
+        self, ids: Ints, sequences: list[tuple[int, int, int, int]], block: KVCache, logits: Floats, **more: Ints
+    ) -> Floats:
+        """The compiled call: features [n_tap, n_new, n_embd], nothing where no depth is tapped."""
         epsilon = self.config.layer_norm_epsilon
-        self.ops.forward(self.weights, epsilon, ids, sequences, block.block_keys, block.block_values, logits)
+        arguments = self.weights, epsilon, ids, sequences, block.block_keys, block.block_values, logits
+        if not self.taps:
+            self.ops.forward(*arguments, **more)
+            return NO_FEATURES[0]
+        features = np.empty((len(self.taps), len(ids), self.config.n_embd), np.float32)
+        self.ops.forward(*arguments, taps=np.array(self.taps, np.int64), features=features, **more)
+        return features
 
     def _one_by_one(self, requests: list[Request], logits: Floats) -> None:
         """One request after the other."""
@@ -301,9 +364,12 @@ class GPT2:
         if hasattr(self.ops, "forward"):
             ids = np.concatenate([run.ids for run in runs])
             sequences = [(cache.slot, run.n_past, len(run.ids), run.n_logits) for run in runs]
-            caches = cache.block_keys, cache.block_values
-            epsilon = self.config.layer_norm_epsilon
-            self.ops.forward(self.weights, epsilon, ids, sequences, *caches, logits, np.concatenate(aside))
+            places = np.concatenate(aside)
+            features = self._forward(ids, sequences, cache, logits, aside=places)
+            if self.taps:
+                n_text = len(runs[0].ids) - len(runs[0].guesses)
+                places[:n_text] = cache.length + np.arange(n_text)
+                cache.features[:, places] = features
             return
         done, length = 0, cache.length
         for run, places in zip(runs, aside, strict=True):
@@ -312,6 +378,8 @@ class GPT2:
             done += run.n_logits
             new = np.flatnonzero(places >= 0)
             self.ops.copy_rows(cache.keys, cache.values, run.n_past + new, places[new])
+            if self.taps:
+                cache.features[:, places[new]] = cache.features[:, run.n_past + new]
         cache.length = length
 
     # The wiring of a pass, for any set of operations. The kernels' own `forward` is the same in one compiled call.
@@ -321,11 +389,18 @@ class GPT2:
         w, ops, n_past = self.weights, self.ops, cache.length
         x = ops.columns(w.wte, w.wte_scale, new) + w.wpe[n_past : n_past + len(new)]
         for layer in range(self.config.n_layer):
+            self._tap(x, cache, layer)
             x += self._attention(x, cache, layer)
             x += self._mlp(x, layer)
+        self._tap(x, cache, self.config.n_layer)
         x = self._norm(x[len(new) - n_logits :], w.ln_f_weight, w.ln_f_bias)
         logits: Floats = ops.linear(x, w.lm_head, w.lm_head_scale, w.lm_head_bias)
         return logits
+
+    def _tap(self, x: Floats, cache: KVCache, depth: int) -> None:
+        """Let the cache keep x [n_new, n_embd], if this depth is tapped."""
+        if depth in self.taps:
+            cache.features[self.taps.index(depth), cache.length : cache.length + len(x)] = x
 
     def _attention(self, x: Floats, cache: KVCache, layer: int) -> Floats:
         w, ops = self.weights, self.ops

@@ -60,6 +60,15 @@ class Weights(NamedTuple):
     attention_scale: Floats  # [n_layer]: what scores are multiplied with
 
 
+WHOLE = {"wte", "wte_scale", "wpe", "ln_f_weight", "ln_f_bias", "lm_head", "lm_head_scale", "lm_head_bias"}
+
+
+def first_layers(weights: Weights, n: int) -> Weights:
+    """The first n layers between the same embeddings and output layer: views, nothing is copied."""
+    parts = weights._asdict()
+    return Weights(**{name: part if name in WHOLE else part[:n] for name, part in parts.items()})
+
+
 def read_weights(
     config: GPT2Config, tensors: Mapping[str, Floats], ops: ModuleType, stored: type[np.generic]
 ) -> Weights:

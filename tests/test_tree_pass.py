@@ -144,7 +144,7 @@ def test_an_error_inside_a_tree_leaves_the_cache_as_it_was(monkeypatch: pytest.M
     cache = model.new_cache()
     model.forward([1, 2, 3], cache)
 
-    def fails(*arguments: Any) -> Any:
+    def fails(*arguments: Any, **more: Any) -> Any:
         raise ZeroDivisionError
 
     monkeypatch.setattr(model.ops, "copy_rows" if backend == "numpy" else "forward", fails)

@@ -29,7 +29,7 @@ from minispec.kernels.compilation import Floats, Ints, compiled_for, fused
 from minispec.kernels.int8 import linear_pieces, n_sides
 from minispec.kernels.product import ROWS, WIDE
 from minispec.kernels.rows import gelu_row, layer_norm_rows, softmax_rows
-from minispec.kernels.whole_pass import run, run_tree
+from minispec.kernels.whole_pass import run, run_whole
 from minispec.parameters import Weights
 
 __all__ = [
@@ -39,6 +39,8 @@ __all__ = [
 
 WORTH_SHARING = 1 << 19  # multiply-adds, about 50 us on one core: for less, waking a second one does not pay
 DEAR_REGION = 8  # times as much, where waking one costs 80 us and not one
+NOTHING: Ints = np.empty(0, np.int64)
+NO_FEATURES: Floats = np.empty((0, 0, 0), np.float32)
 
 
 def layer_norm(x: Floats, weight: Floats, bias: Floats, eps: float) -> Floats:
@@ -82,17 +84,18 @@ def attention(q: Floats, keys: Floats, values: Floats, n_past: int, scale: float
 
 def forward(
     w: Weights, eps: float, ids: Ints, sequences: Sequence[tuple[int, int, int, int]], keys: Floats, values: Floats,
-    logits: Floats, aside: Ints | None = None,
+    logits: Floats, aside: Ints = NOTHING, taps: Ints = NOTHING, features: Floats = NO_FEATURES,
 ) -> None:  # fmt: skip
     """A whole pass: ids [n_new], the rows of one sequence after the other's -> logits [n_logits, n_vocab].
 
     sequences: of each its slot in keys and values [n_slot, n_layer, ...], the rows that are there, its new rows, and
     of how many of the last of these logits are wanted. Those of one slot, which are the runs of a tree, are taken in
     their order; aside [n_new] says where each of its rows is stored as well, or -1.
+    taps: depths, ascending, at which features [n_tap, n_new, n_embd] get the rows of the residual stream.
     """
     n_crew = numba.get_num_threads() if _worth_sharing(len(ids) * _n_multiply_adds(w)) else 1
-    whole = n_crew, w, np.float32(eps), ids, np.array(sequences, np.int64), keys, values, logits
-    run(*whole) if aside is None else run_tree(*whole, aside)
+    rows = np.array(sequences, np.int64)
+    run_whole(n_crew, w, np.float32(eps), ids, rows, keys, values, logits, aside, taps, features)
 
 
 def _n_multiply_adds(w: Weights) -> int:

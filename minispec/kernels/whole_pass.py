@@ -13,6 +13,9 @@ positions, attention and the rows whose logits are wanted are each sequence's ow
 Sequences of one slot are the runs of a tree (see `trees.py`): a head takes them in their order, one after the other,
 and stores their rows a second time where a later run will not overwrite them.
 
+Drafters may want to see what the target has seen: x after some of the layers is then copied out, a stage for each
+depth. How many layers there are is what the weights say; the cache may have more.
+
 What it costs: all weights are read once, 4 bytes each or 1, with n_new multiply-adds each; with the cache of the
 rows before, that is what takes the time. Everything else is 1 to 6 % of a pass of one row.
 """
@@ -40,7 +43,10 @@ SLOT, PAST, NEW, LOGITS = 0, 1, 2, 3  # columns of `sequences`
 
 
 class Layout(NamedTuple):
-    """Whose row is whose. A sequence's keys and values are in a slot of the block of caches, n_past of them."""
+    """Whose row is whose, and what is wanted of it.
+
+    A sequence's keys and values are in a slot of the block of caches, n_past of them.
+    """
 
     sequences: Ints  # [n_seq, 4]: slot, n_past, rows of its own in this pass, logits wanted of the last of these
     first: Ints  # [n_seq]: its first row
@@ -49,10 +55,12 @@ class Layout(NamedTuple):
     position: Ints  # [n_new]: a row's place in its text
     every: Ints  # [n_new]: all rows
     wanted: Ints  # [n_logits]: the rows whose logits are wanted
+    taps: Ints  # [n_tap]: depths, ascending, whose x is wanted
+    features: Floats  # [n_tap, n_new, n_embd]: where it goes
 
 
 @jit()
-def lay_out(sequences: Ints, aside: Ints, n_new: int, n_logits: int) -> Layout:
+def lay_out(sequences: Ints, aside: Ints, n_new: int, n_logits: int, taps: Ints, features: Floats) -> Layout:
     """The rows of a pass, sequence by sequence."""
     first, position = np.empty(len(sequences), np.int64), np.empty(n_new, np.int64)
     every, wanted = np.arange(n_new), np.empty(n_logits, np.int64)
@@ -71,7 +79,7 @@ def lay_out(sequences: Ints, aside: Ints, n_new: int, n_logits: int) -> Layout:
             wanted[n_wanted + i] = row - sequences[s, LOGITS] + i
         n_wanted += sequences[s, LOGITS]
     texts[n_text] = len(sequences)
-    return Layout(sequences, first, texts[: n_text + 1], aside, position, every, wanted)
+    return Layout(sequences, first, texts[: n_text + 1], aside, position, every, wanted, taps, features)
 
 
 @jit()
@@ -175,6 +183,16 @@ def attention(
         piece = take(crew, stage, n_piece, piece)
 
 
+@jit()
+def copy_out(crew: Crew, stage: int, x: Floats, features: Floats) -> None:
+    """features [n_new, n_embd] = x as it is at this depth."""
+    row = take(crew, stage, len(x), NONE)
+    while row != NONE:
+        for i in range(x.shape[1]):
+            features[row, i] = x[row, i]
+        row = take(crew, stage, len(x), row)
+
+
 # --- the pass ------------------------------------------------------------------------------------
 
 
@@ -190,9 +208,13 @@ def share(
     """
     crew = Crew(board, me, n_crew)
     embed_all(crew, ZERO, w, ids, layout.position, x)
-    every, wanted, n_layer = layout.every, layout.wanted, keys.shape[1]
+    every, wanted, n_layer = layout.every, layout.wanted, w.c_attn_bias.shape[0]
+    taps, features, n_tapped, after = layout.taps, layout.features, 0, 1 + STAGES * n_layer
     for layer in range(n_layer):
         i, s = layer, 1 + STAGES * layer
+        if n_tapped < len(taps) and taps[n_tapped] == layer:
+            copy_out(crew, after + n_tapped, x, features[n_tapped])
+            n_tapped += 1
         norm(crew, s, x, every, w.ln_1_weight[i], w.ln_1_bias[i], eps, normed)
         linear(crew, s + 1, normed, w.c_attn_weight[i], w.c_attn_scale[i], w.c_attn_bias[i], qkv)
         attention(crew, s + 2, qkv, layout, keys, values, i, w.attention_scale[i], normed)
@@ -200,7 +222,9 @@ def share(
         norm(crew, s + 4, x, every, w.ln_2_weight[i], w.ln_2_bias[i], eps, normed)
         linear_gelu(crew, s + 5, normed, w.c_fc_weight[i], w.c_fc_scale[i], w.c_fc_bias[i], up)
         linear_add(crew, s + 6, up, w.mlp_c_proj_weight[i], w.mlp_c_proj_scale[i], w.mlp_c_proj_bias[i], normed, x)
-    s, last = 1 + STAGES * n_layer, normed[: len(wanted)]
+    if n_tapped < len(taps):
+        copy_out(crew, after + n_tapped, x, features[n_tapped])
+    s, last = after + len(taps), normed[: len(wanted)]
     norm(crew, s, x, wanted, w.ln_f_weight, w.ln_f_bias, eps, last)
     linear(crew, s + 1, last, w.lm_head, w.lm_head_scale, w.lm_head_bias, logits)
 
@@ -215,16 +239,16 @@ def together(
 
 
 @jit()
-def run_tree(
+def run_whole(
     n_crew: int, w: Weights, eps: np.float32, ids: Ints, sequences: Ints, keys: Floats, values: Floats, logits: Floats,
-    aside: Ints,
+    aside: Ints, taps: Ints, features: Floats,
 ) -> None:  # fmt: skip
-    """As `run`, where sequences of one slot are the runs of a tree. aside [n_new] as in `Layout`."""
+    """As `run`, and what few passes need, as in `Layout`: rows of trees stored aside, features at some depths."""
     n_new, n_embd = len(ids), w.wpe.shape[1]
     x, normed = np.empty((n_new, n_embd), np.float32), np.empty((n_new, n_embd), np.float32)
     qkv, up = np.empty((n_new, 3 * n_embd), np.float32), np.empty((n_new, w.c_fc_bias.shape[1]), np.float32)
-    board = new_board(STAGES * keys.shape[1] + 3, n_crew)
-    layout = lay_out(sequences, aside, n_new, len(logits))
+    board = new_board(STAGES * w.c_attn_bias.shape[0] + len(taps) + 3, n_crew)
+    layout = lay_out(sequences, aside, n_new, len(logits), taps, features)
     if n_crew == 1:
         share(n_crew - 1, n_crew, board, w, eps, ids, layout, keys, values, x, normed, qkv, up, logits)
     else:
@@ -236,4 +260,5 @@ def run(
     n_crew: int, w: Weights, eps: np.float32, ids: Ints, sequences: Ints, keys: Floats, values: Floats, logits: Floats
 ) -> None:
     """A pass of n_crew threads over the rows of one or more sequences, [n_seq, 4] as in `Layout`."""
-    run_tree(n_crew, w, eps, ids, sequences, keys, values, logits, np.empty(0, np.int64))
+    none, nothing = np.empty(0, np.int64), np.empty((0, 0, 0), np.float32)
+    run_whole(n_crew, w, eps, ids, sequences, keys, values, logits, none, none, nothing)

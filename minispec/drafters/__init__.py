@@ -1,5 +1,8 @@
 """Ways of guessing, one file each, behind one protocol: `minispec.speculative.Drafter`."""
 
+from minispec.drafters.early_exit import EarlyExitDrafter
+from minispec.drafters.medusa import MedusaDrafter
+from minispec.drafters.parallel import ParallelDrafter
 from minispec.drafters.small_model import SmallModelDrafter
 
-__all__ = ["SmallModelDrafter"]
+__all__ = ["EarlyExitDrafter", "MedusaDrafter", "ParallelDrafter", "SmallModelDrafter"]

@@ -1,0 +1,130 @@
+"""Heads: what a trained drafter has learnt of one target, in a small safetensors file beside the target's own.
+
+`weights/train_heads.py` writes such files, for any target. What they learnt holds for the target they were trained
+on alone, so each names it by a fingerprint: of the shape and of all norms, which are float32 in every copy of a model.
+With another target a drafter would only guess badly, which nobody would notice; so it is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import safe_open
+
+from minispec.hub import find_model
+from minispec.model import GPT2, GPT2Config
+from minispec.reference import quantise
+from minispec.safetensors_file import StoredTensor, read_header, read_tensor
+
+Floats = NDArray[np.float32]
+VERSION = "1"  # of the file format
+
+
+class Linear(NamedTuple):
+    """A product as a set of operations wants it: `ops.linear(x, *linear)`."""
+
+    weight: NDArray[Any]
+    scale: Floats
+    bias: Floats
+
+
+@dataclass(frozen=True)
+class Heads:
+    """A heads file: whose heads they are, how they were trained, and their tensors, read when they are asked for."""
+
+    path: Path
+    method: str
+    metadata: Mapping[str, str]
+    stored: Mapping[str, StoredTensor]
+
+    def __getitem__(self, name: str) -> Floats:
+        """A tensor as float32. Raises ValueError for one that is missing or damaged."""
+        if name not in self.stored:
+            raise ValueError(f"{self.path} lacks {name}: it is no complete file of {self.method} heads, train it again")
+        return read_tensor(self.stored[name])
+
+    def shaped(self, name: str, *shape: int) -> Floats:
+        """A tensor that must have this shape, -1 for any number. Raises ValueError for another."""
+        tensor = self[name]
+        if tensor.ndim != len(shape) or any(n not in (-1, m) for n, m in zip(shape, tensor.shape, strict=True)):
+            raise ValueError(f"{self.path}: {name} has shape {list(tensor.shape)}, but must have {list(shape)}")
+        return tensor
+
+
+def fingerprint(target: GPT2) -> str:
+    """What tells a target from all others, and is the same for its copies in f32 and int8 and on any backend."""
+    w = target.weights
+    return _digest(target.config, [w.ln_1_weight, w.ln_1_bias, w.ln_2_weight, w.ln_2_bias, w.ln_f_weight, w.ln_f_bias])
+
+
+def fingerprint_of(config: GPT2Config, tensors: Mapping[str, Floats]) -> str:
+    """The fingerprint of the target that a checkpoint's tensors make."""
+    layers = [f"h.{{}}.ln_{i}.{part}" for i in (1, 2) for part in ("weight", "bias")]
+    stacked = [np.stack([tensors[name.format(layer)] for layer in range(config.n_layer)]) for name in layers]
+    return _digest(config, [*stacked, tensors["ln_f.weight"], tensors["ln_f.bias"]])
+
+
+def _digest(config: GPT2Config, norms: Iterable[Floats]) -> str:
+    digest = sha256(json.dumps(asdict(config), sort_keys=True).encode())
+    for norm in norms:
+        digest.update(np.ascontiguousarray(norm, "<f4").tobytes())
+    return digest.hexdigest()
+
+
+def find_heads(target: str, method: str, argument: str | None = None, offline: bool = False) -> Path:
+    """The file of a method's heads for a target's name: the argument, or METHOD.safetensors in the target's folder.
+
+    Raises ValueError, in one line, where there is none.
+    """
+    path = Path(argument).expanduser() if argument else find_model(target, offline) / f"{method}.safetensors"
+    if not path.is_file():
+        raise ValueError(
+            f"{target} has no {method} heads ({path} is missing): train them by python weights/train_heads.py "
+            f"{method} {path.parent} CORPUS, or name a file, as in -d {method}:FILE"
+        )
+    return path
+
+
+def read_heads(path: Path, method: str, target: GPT2) -> Heads:
+    """A method's heads for this target. Raises ValueError, in one line, for a file that is none, or another's."""
+    stored = read_header(path)
+    with safe_open(path, framework="numpy") as file:
+        metadata = file.metadata() or {}
+    if metadata.get("method") != method or metadata.get("version") != VERSION:
+        found = f"{metadata.get('method', 'no')} heads of version {metadata.get('version', 'none')}"
+        raise ValueError(f"{path} holds {found:.80}, not {method} heads of version {VERSION}: train them anew")
+    if metadata.get("target") != fingerprint(target):
+        raise ValueError(
+            f"{path} holds heads that were trained for another target: train some for this one "
+            f"(python weights/train_heads.py {method} TARGET CORPUS), or take the target that they belong to"
+        )
+    return Heads(path, method, metadata, stored)
+
+
+# --- products that heads need ----------------------------------------------------------------------
+
+
+def packed(ops: ModuleType, weight: Floats, bias: Floats | None = None, small: bool = False) -> Linear:
+    """A product of a weight [n_in, n_out], packed for a set of operations; small: in 8 bits."""
+    n_out = weight.shape[1]
+    kept, scale = quantise(weight) if small else (weight, np.ones(n_out, np.float32))
+    panels = ops.empty_weight(weight.shape, kept.dtype.type)
+    ops.pack(kept, panels)
+    return Linear(panels, scale, np.zeros(n_out, np.float32) if bias is None else bias)
+
+
+def small_output(target: GPT2) -> Linear:
+    """The target's output layer in 8 bits: a quarter of the reading, and a guess may be rough."""
+    w = target.weights
+    if w.lm_head.dtype == np.int8:
+        return Linear(w.lm_head, w.lm_head_scale, w.lm_head_bias)
+    rows = target.ops.columns(w.lm_head, w.lm_head_scale, np.arange(target.n_vocab))
+    return packed(target.ops, np.ascontiguousarray(rows.T), small=True)

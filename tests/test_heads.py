@@ -1,0 +1,112 @@
+"""Heads files: whose they are, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from bits import assert_same_bits
+from checkpoints import TINY, tiny_tensors, write_checkpoint
+from heads_files import medusa_tensors, parallel_parts, write_heads
+from toys import ODD, tiny_model
+
+from minispec.drafters import MedusaDrafter, ParallelDrafter
+from minispec.heads import find_heads, fingerprint, fingerprint_of, packed, read_heads, small_output
+from minispec.model import GPT2
+from minispec.weights import Checkpoint
+
+
+def test_copies_of_a_target_have_one_fingerprint_and_others_have_others(tmp_path: Path) -> None:
+    one = fingerprint(tiny_model(TINY))
+    for backend in ("numba", "numpy"):
+        for stored in ("f32", "int8"):
+            assert fingerprint(tiny_model(TINY, 0, backend, stored)) == one
+    assert fingerprint(tiny_model(TINY).tapped((1,))) == one
+    checkpoint = Checkpoint(write_checkpoint(tmp_path / "same", TINY, tiny_tensors(TINY, 0)))
+    assert fingerprint_of(checkpoint.config, checkpoint) == one
+    nearly = tiny_tensors(TINY, 0)
+    nearly["h.1.ln_2.bias"][3] += 1e-3
+    others = [tiny_model(TINY, 1), tiny_model(ODD), GPT2(TINY, nearly), GPT2(replace(TINY, n_ctx=32), nearly)]
+    others.append(GPT2(replace(TINY, layer_norm_epsilon=1e-6), tiny_tensors(TINY, 0)))
+    assert one not in {fingerprint(other) for other in others}
+    assert len({fingerprint(other) for other in others}) == 4
+
+
+def test_a_heads_file_gives_its_tensors_and_what_was_told(tmp_path: Path) -> None:
+    target = tiny_model(TINY)
+    tensors = {"a": np.arange(6, dtype=np.float32).reshape(2, 3)}
+    heads = read_heads(write_heads(tmp_path / "x.safetensors", "medusa", target, tensors, tokens="7"), "medusa", target)
+    assert_same_bits(heads["a"], tensors["a"])
+    assert heads.metadata["tokens"] == "7"
+    assert heads.shaped("a", -1, 3).shape == (2, 3)
+    with pytest.raises(ValueError, match=r"x\.safetensors lacks b: it is no complete file of medusa heads"):
+        heads["b"]
+    for wrong in ((2, 4), (2,), (2, 3, 1), (-1, 2)):
+        with pytest.raises(ValueError, match=r"a has shape \[2, 3\], but must have"):
+            heads.shaped("a", *wrong)
+
+
+def test_heads_of_another_target_method_or_format_are_refused_in_one_line(tmp_path: Path) -> None:
+    target, other = tiny_model(TINY), tiny_model(TINY, 1)
+    path, tensors = tmp_path / "medusa.safetensors", medusa_tensors(TINY)
+    cases: list[tuple[Any, dict[str, str], str]] = [
+        (other, {}, r"holds heads that were trained for another target: train some for this one"),
+        (target, {"method": "eagle"}, r"holds eagle heads of version 1, not medusa heads of version 1: train"),
+        (target, {"version": "0"}, r"holds medusa heads of version 0, not medusa heads of version 1"),
+    ]
+    for owner, metadata, message in cases:
+        write_heads(path, "medusa", owner, tensors, **metadata)
+        with pytest.raises(ValueError, match=message) as error:
+            read_heads(path, "medusa", target)
+        assert "\n" not in str(error.value)
+    write_checkpoint(tmp_path / "model")
+    with pytest.raises(ValueError, match="holds no heads of version none, not medusa"):
+        read_heads(tmp_path / "model" / "model.safetensors", "medusa", target)
+    path.write_bytes(b"nothing")
+    with pytest.raises(ValueError, match="not a complete safetensors file"):
+        read_heads(path, "medusa", target)
+
+
+def test_where_heads_are_looked_for(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "model")
+    with pytest.raises(ValueError, match=r"has no medusa heads .*missing\): train them by .*train_heads\.py medusa"):
+        find_heads(str(folder), "medusa")
+    (folder / "medusa.safetensors").write_bytes(b"")
+    assert find_heads(str(folder), "medusa") == folder / "medusa.safetensors"
+    with pytest.raises(ValueError, match=r"-d medusa:FILE"):
+        find_heads(str(folder), "medusa", str(tmp_path / "none"))
+    assert find_heads("story-target", "medusa", str(folder / "medusa.safetensors")) == folder / "medusa.safetensors"
+
+
+def test_damaged_heads_are_refused_in_words(tmp_path: Path) -> None:
+    target, path = tiny_model(TINY), tmp_path / "x.safetensors"
+    for change in ({"weight": np.zeros((3, 32, 31), np.float32)}, {"bias": np.zeros((2, 32), np.float32)}):
+        write_heads(path, "medusa", target, medusa_tensors(TINY) | change)
+        with pytest.raises(ValueError, match=r"has shape .* but must have"):
+            MedusaDrafter(target, read_heads(path, "medusa", target))
+    tensors, told = parallel_parts(TINY)
+    for metadata in ({"masks": "x"}, {"config": "{}"}, {"config": "["}, {"masks": "1"}, {"masks": "-3"}):
+        write_heads(path, "parallel", target, tensors, **told | metadata)
+        with pytest.raises(ValueError, match=r"train it again|guesses \d+ tokens"):
+            ParallelDrafter.of(target, read_heads(path, "parallel", target))
+    del tensors["h.1.ln_2.bias"]
+    write_heads(path, "parallel", target, tensors, **told)
+    with pytest.raises(ValueError, match=r"not complete .*ln_2\.bias.*train it again"):
+        ParallelDrafter.of(target, read_heads(path, "parallel", target))
+
+
+@pytest.mark.parametrize("backend", ["numba", "numpy"])
+def test_an_output_layer_in_8_bits_is_nearly_the_targets(backend: str) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, ODD.n_embd)).astype(np.float32)
+    w = tiny_model(ODD, 0, backend).weights
+    exact = tiny_model(ODD, 0, backend).ops.linear(x, w.lm_head, w.lm_head_scale, w.lm_head_bias)
+    for stored in ("f32", "int8"):
+        target = tiny_model(ODD, 0, backend, stored)
+        rough = target.ops.linear(x, *small_output(target))
+        assert 0 < np.abs(rough - exact).max() < 0.02 * np.abs(exact).max()
+    product = packed(target.ops, np.eye(21, dtype=np.float32), np.arange(21, dtype=np.float32))
+    assert np.allclose(target.ops.linear(x, *product), x + np.arange(21))

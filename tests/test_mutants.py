@@ -261,6 +261,23 @@ MUTANTS = [
     Mutant("a batch that is given up leaves its threads", "conductor",
            "            worker.turn.put(Ended)\n        for worker in workers:\n            worker.join()\n",
            "            pass\n", "test_batch.py::test_no_thread_is_left_where_the_caller_stops"),
+    # what the target has seen, and who guesses from it
+    Mutant("features a layer late", "kernels.whole_pass", "taps[n_tapped] == layer:", "taps[n_tapped] + 1 == layer:",
+           "test_taps.py::test_features_are_what_the_layers_hand_on"),
+    Mutant("features of the batch's first text", "model", "features[:, done : done + len(new)]",
+           "features[:, : len(new)]", "test_taps.py::test_features_of_a_batch_are_those_of_each_text_alone"),
+    Mutant("features of the first row that was read", "drafters.medusa", "self.drafter.depth)[-1:]",
+           "self.drafter.depth)[:1]", "test_seen_drafters.py::test_blocks_of_zeros_guess_what_the_target_wrote_last"),
+    Mutant("heads of another target taken", "heads", 'if metadata.get("target") != fingerprint(target):', "if False:",
+           "test_heads.py::test_heads_of_another_target_method_or_format_are_refused_in_one_line", "DID NOT RAISE"),
+    Mutant("independent guesses by argmax", "drafters.marginals", "choices.draw(probs[-1])",
+           "int(np.argmax(probs[-1]))", "test_seen_drafters.py::test_the_law_is_the_targets"),
+    Mutant("all independent guesses for one place", "drafters.marginals", "position + i)", "position)",
+           "test_seen_drafters.py::test_each_row_is_a_law_of_its_own_place"),
+    Mutant("masks stay in the cache", "drafters.parallel", "        self.cache.truncate(len(ids))\n", "",
+           "test_seen_drafters.py::test_masks_ask_for_the_tokens_after_next"),
+    Mutant("early exit takes the text as read", "drafters.early_exit", "min(self.target_cache.length, len(ids) - 1)",
+           "len(ids) - 1", "test_seen_drafters.py::test_early_exit_guesses_as_the_first_layers_would_alone"),
 ]  # fmt: skip
 
 

@@ -288,6 +288,50 @@ def test_a_plot_in_a_file(run: Any, tmp_path: Path) -> None:
     assert file.read_text(encoding="utf-8").count("<svg") == 1
 
 
+# --- drafting while checking ---------------------------------------------------------------------------
+
+
+def test_overlap_by_accept_rate_and_interference(run: Any) -> None:
+    status, out, _ = run("--overlap", "--accept", "0.9,0.6")
+    assert status == 0
+    rows = table(out)
+    head = [name for name in rows if name.startswith("accept")]
+    assert rows[head[0]] == [
+        "sequential", "overlapped, x1", "overlapped, x1.25", "overlapped, x1.5", "overlapped, x2",
+    ]  # fmt: skip
+    assert rows["0.9"][0] == "10: 3.43"  # as without --overlap
+    speeds = [float(cell.split(": ")[1]) for cell in rows["0.9"]]
+    assert speeds[1] > speeds[0] > speeds[4]
+    assert sorted(speeds[1:], reverse=True) == speeds[1:]
+    assert "target |" not in out
+
+
+def test_overlap_of_one_case_is_simulated_and_drawn(run: Any) -> None:
+    _, out, _ = run("--overlap", "--accept", "0.8", "-k", "6")
+    assert "\nsequential: speed-up 2.4" in out  # 2.47
+    assert "\noverlapped: speed-up 2.3" in out  # by the formula 2.40
+    assert len([line for line in out.splitlines() if line.startswith(("target  |", "draft   |"))]) >= 3
+    assert max(map(len, out.split("overlapped: speed-up")[-1].splitlines()[1:4])) <= 80
+    found = as_json(run, "--overlap", "--accept", "0.8", "-k", "6", "--interference", "1")
+    (cell,) = found["cells"]
+    assert (cell["sequential_k"], round(cell["sequential_speedup"], 4)) == (6, 2.4696)
+    first, second = found["timelines"]
+    assert [(span["worker"], round(span["end"], 9)) for span in first["spans"][:2]] == [("draft", 0.6), ("target", 1.6)]
+    assert [(span["worker"], round(span["end"], 9), span["mode"]) for span in second["spans"][:2]] == [
+        ("draft", 0.6, "pre-verify"), ("target", 1.0, "pre-verify"),
+    ]  # fmt: skip
+    status, out, _ = run("--overlap", "--output", "csv")
+    assert (status, len(out.splitlines())) == (0, 1 + 6 * 4)
+
+
+@pytest.mark.usefixtures("measured")
+def test_overlap_by_measured_costs(run: Any) -> None:
+    """v(rows) = 1 + 0.1 (rows - 1): with all guesses kept, k of them take max(0.1 k, 0.9 + 0.1 k)."""
+    (cell,) = as_json(run, "--overlap", "--measured", "--accept", "1", "-k", "5", "--interference", "1")["cells"]
+    assert cell["overlapped_speedup"] == pytest.approx(5 / 1.4)
+    assert "costs measured here" in run("--overlap", "--measured")[1]
+
+
 # --- wrong use ---------------------------------------------------------------------------------------
 
 
@@ -297,6 +341,9 @@ def test_a_plot_in_a_file(run: Any, tmp_path: Path) -> None:
         ("--accept 1.5", "'1.5' cannot be used: give a number, from 0 to 1"),
         ("--accept 0.5,-0.1", "'-0.1' cannot be used"),
         ("--accept nan", "'nan' cannot be used"),
+        ("--interference 2", "--interference is between drafter and target that work at once: add --overlap"),
+        ("--overlap --interference 0.5", "'0.5' cannot be used: give a number, from 1 to 1000"),
+        ("--overlap --plot", "--plot draws the sequential schedule alone: leave out --overlap"),
         ("--accept 0.5,,0.8", "'' cannot be used"),
         ("--accept x", "'x' cannot be used"),
         ("-k -1", "'-1' cannot be used: give an integer, from 0 to 1000"),

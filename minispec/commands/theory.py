@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 EXAMPLE = "gpt2-medium"  # whose passes take about as long as the default times say
 LONGEST = 1000  # draft length that is taken
 LEAST_MS, MOST_MS = 0.001, 1e6
+TEXTBOOK = "note: this takes a check for as dear as one token, which on a CPU it is not: --measured takes real costs"
 
 # fmt: off
 QUESTION_OPTIONS = [
@@ -56,6 +57,16 @@ QUESTION_OPTIONS = [
                  help="The longest draft that is looked at for the best.  "
                  f"[default: {MOST_DRAFT}, or the longest of K]"),
 ]
+OVERLAP_OPTIONS = [
+    click.option("--overlap", is_flag=True,
+                 help="Predict drafting while checking instead (generate --schedule overlapped): the best draft length "
+                 "of both schedules, or of the -k that are given; for one A and one K also a picture of who works "
+                 "when."),
+    click.option("--interference", "interferences", type=Numbers(1, 1000, float), default="1,1.25,1.5,2",
+                 show_default=True, metavar="X,...",
+                 help="With --overlap: while drafter and target both work, each takes X times as long; 1 where each "
+                 "has a processor, 2 where they take turns on one."),
+]
 MODEL_OPTIONS = [
     click.option("-m", "--target", "--model", metavar="NAME",
                  help=f"The target, for its memory and --measured.  [default: {EXAMPLE}; measured: {DEFAULTS.target}]"),
@@ -74,7 +85,7 @@ SHOW_OPTIONS = [
 
 
 @click.command(short_help="What should speculation gain, by the textbook and by measured costs?")
-@with_options(QUESTION_OPTIONS, MODEL_OPTIONS, SHOW_OPTIONS, MACHINE_OPTIONS, OUTPUT_OPTIONS)
+@with_options(QUESTION_OPTIONS, OVERLAP_OPTIONS, MODEL_OPTIONS, SHOW_OPTIONS, MACHINE_OPTIONS, OUTPUT_OPTIONS)
 @click.pass_context
 def theory(context: click.Context, /, **options: Any) -> None:
     """Predict the speed-up of speculative decoding from an accept rate A, a draft length K, and what passes cost.
@@ -97,6 +108,7 @@ def theory(context: click.Context, /, **options: Any) -> None:
     minispec theory --accept 0.8 -k 6 --target-ms 40 --draft-ms 4
     minispec theory --accept 0.6,0.8 --cost-ratio 0.1 --plot
     minispec theory --measured -m gpt2-medium -d gpt2 --draft-weights int8
+    minispec theory --overlap --accept 0.8 -k 6
     """
     output, quiet = output_format(options), options["quiet"]
     check_options(context, options, output)
@@ -104,6 +116,11 @@ def theory(context: click.Context, /, **options: Any) -> None:
         options["target"] = DEFAULTS.target if options["measured"] else EXAMPLE
     settings = settings_from(options)
     question = ask(options, settings, quiet)
+    if options["overlap"]:
+        show_overlap(question, options, given(context, "lengths"), output)
+        if question.measured is None and not quiet:
+            note(TEXTBOOK)
+        return
     from minispec import theory_report, theory_text
 
     if options["plot_file"] is not None:
@@ -136,6 +153,11 @@ def check_options(context: click.Context, options: dict[str, Any], output: str) 
         raise click.UsageError(f"--{machine[0]} changes nothing that is not measured: add --measured")
     if options["measured"] and options["draft"] == "none":
         raise click.UsageError("--measured needs a draft to time: leave out -d none")
+    if given(context, "interferences") and not options["overlap"]:
+        raise click.UsageError("--interference is between drafter and target that work at once: add --overlap")
+    drawings = [f"--{name.replace('_', '-')}" for name in ("plot", "plot_file") if options[name] is not None]
+    if options["overlap"] and drawings:
+        raise click.UsageError(f"{drawings[0]} draws the sequential schedule alone: leave out --overlap")
     if options["plot"] is not None and output != "md":
         raise click.UsageError(f"--plot draws between lines of text: leave out {output}, or take --plot-file")
     drawn = options["plot"] is not None or options["plot_file"] is not None
@@ -165,6 +187,22 @@ def ask(options: dict[str, Any], settings: Settings, quiet: bool) -> Question:
         memory=list(memory_of_pair(settings)),
         most=options["most"] or max(MOST_DRAFT, *options["lengths"]),
     )
+
+
+def show_overlap(question: Question, options: dict[str, Any], chosen: bool, output: str) -> None:
+    """Print what both schedules gain, at the lengths that were chosen or at the best of all."""
+    from minispec import overlap_report
+    from minispec.theory import Textbook
+
+    costs = Textbook(question.guess) if question.measured is None else question.measured
+    kind = "the textbook's costs" if question.measured is None else "costs measured here"
+    lengths = question.lengths if chosen else range(question.most + 1)
+    source = f"{kind}, a guess {question.guess:.3g} of a target pass"
+    overlap = overlap_report.Overlap(question.accepts, lengths, options["interferences"], costs, source)
+    if output == "md":
+        click.echo(overlap_report.as_text(overlap, min(shutil.get_terminal_size().columns, 100)))
+    else:
+        click.echo(overlap_report.as_json(overlap) if output == "json" else overlap_report.as_csv(overlap))
 
 
 def measure(settings: Settings, quiet: bool) -> MeasuredCosts:
@@ -207,6 +245,6 @@ def hints(question: Question) -> Iterator[str]:
     if max(best) == question.most:
         yield f"note: a best k of {question.most} is where the search ended: --most looks further"
     if question.measured is None:
-        yield "note: this takes a check for as dear as one token, which on a CPU it is not: --measured takes real costs"
+        yield TEXTBOOK
     elif max(*question.lengths, *best) >= CURVE_ROWS:
         yield f"note: v was measured up to {CURVE_ROWS} rows; beyond, it is extended by its last slope"

@@ -62,10 +62,12 @@ class Gumbel:
     def noise(self, position: int, n_vocab: int) -> NDArray[np.float64]:
         """Independent exponential variables [n_vocab], none of them 0: a function of (seed, position)."""
         key = position, n_vocab
-        if key not in self._noise:
-            while len(self._noise) >= KEPT:
-                del self._noise[next(iter(self._noise))]  # the oldest
+        noise = self._noise.get(key)
+        if noise is None:
             rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(position,)))
             noise = rng.standard_exponential(n_vocab)
-            self._noise[key] = np.maximum(noise, TINY, out=noise)
-        return self._noise[key]
+            np.maximum(noise, TINY, out=noise)
+            for oldest in list(self._noise)[: len(self._noise) - KEPT + 1]:  # another thread may do so, too
+                self._noise.pop(oldest, None)
+            self._noise[key] = noise
+        return noise

@@ -25,8 +25,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from minispec.cores import count_cores
 from minispec.kv_cache import NO_FEATURES, KVCache
 from minispec.parameters import first_layers, read_weights
+from minispec.speculative import check_count
 from minispec.trees import MOST_NODES, Run, check_parents, depths, lay_out_tree
 
 Floats = NDArray[np.float32]
@@ -38,7 +40,10 @@ _MODULES = dict(zip(BACKENDS, ("minispec.kernels", "minispec.reference"), strict
 
 
 class OnePass:
-    """One compiled pass at a time, in one process: Numba's threads abort a second one, and do not survive a fork."""
+    """One compiled pass at a time, in one process: Numba's threads abort a second one, and do not survive a fork.
+
+    A pass that is told to use one thread needs none of this: it stays out of Numba's parallel regions.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -139,6 +144,7 @@ class GPT2:
         self.config = config
         self.ops = operations(backend)
         self.stored = stored
+        self.n_crew: int | None = None  # threads of a pass, None for as many as Numba is set to
         self.weights = read_weights(config, tensors, self.ops, STORED[stored])
 
     def __repr__(self) -> str:
@@ -164,6 +170,11 @@ class GPT2:
         return self.config.n_vocab
 
     @property
+    def threads(self) -> int:
+        """The most threads that a pass uses; with the NumPy backend the cores, which NumPy uses as it likes."""
+        return self.n_crew or (self.ops.threads() if hasattr(self.ops, "threads") else count_cores())
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of weights that a pass reads: all but embeddings, of which it reads a row a token."""
         w = self.weights
@@ -172,6 +183,19 @@ class GPT2:
     def cache_bytes(self, n_positions: int) -> int:
         """Bytes of keys and values of so many positions, and of features."""
         return 4 * (2 * self.config.n_layer + len(self.taps)) * self.config.n_embd * n_positions
+
+    def with_crew(self, n_crew: int) -> GPT2:
+        """The same weights, passes of at most n_crew threads, and caches of its own; the bits are the same.
+
+        Passes of one thread run beside another model's pass; others wait for each other.
+        Raises ValueError for less than one thread. The NumPy backend's threads are NumPy's own.
+        """
+        check_count("n_crew", n_crew)
+        if not n_crew:
+            raise ValueError("n_crew is 0: give 1 or more")
+        other = copy(self)
+        other.n_crew = int(n_crew)
+        return other
 
     def new_cache(self) -> KVCache:
         """An empty cache for one text."""
@@ -287,10 +311,14 @@ class GPT2:
     def _pass(self, requests: list[Request], logits: Floats) -> None:
         """One pass over rows of one block: fills logits [n_logits, n_vocab], and counts the rows as cached."""
         run = self._compiled if hasattr(self.ops, "forward") else self._one_by_one
-        with _passes[self.ops.__name__]:
+        with self._turn():
             run(requests, logits)
         for ids, cache, _ in requests:
             cache.append(len(ids))
+
+    def _turn(self) -> OnePass | nullcontext[None]:
+        """What a pass waits for: a pass of one thread for nothing."""
+        return nullcontext() if self.n_crew == 1 else _passes[self.ops.__name__]
 
     def _compiled(self, requests: list[Request], logits: Floats) -> None:
         """All rows by one compiled call. Features are put where they belong afterwards."""
@@ -311,10 +339,10 @@ class GPT2:
         epsilon = self.config.layer_norm_epsilon
         arguments = self.weights, epsilon, ids, sequences, block.block_keys, block.block_values, logits
         if not self.taps:
-            self.ops.forward(*arguments, **more)
+            self.ops.forward(*arguments, most_crew=self.n_crew, **more)
             return NO_FEATURES[0]
         features = np.empty((len(self.taps), len(ids), self.config.n_embd), np.float32)
-        self.ops.forward(*arguments, taps=np.array(self.taps, np.int64), features=features, **more)
+        self.ops.forward(*arguments, most_crew=self.n_crew, taps=np.array(self.taps, np.int64), features=features, **more)
         return features
 
     def _one_by_one(self, requests: list[Request], logits: Floats) -> None:
@@ -347,7 +375,7 @@ class GPT2:
                 text = text[-1:]
             runs = lay_out_tree(text, tokens, parents, cache.length)
             rows = np.empty((1 + len(tokens), self.n_vocab), np.float32)
-            with _passes[self.ops.__name__]:
+            with self._turn():
                 self._runs(runs, cache, rows)
         except BaseException:
             cache.truncate(n_past)

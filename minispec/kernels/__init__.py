@@ -34,7 +34,8 @@ from minispec.parameters import Weights
 
 __all__ = [
     "ROWS", "WIDE", "attention", "columns", "compiled_for", "copy_rows", "empty_caches", "empty_weight", "fetch",
-    "forward", "fused", "gelu", "layer_norm", "linear", "pack", "softmax", "store", "warm_up",
+    "forward", "fused", "gelu", "layer_norm", "linear", "pack", "softmax", "store",
+    "threads", "warm_up",
 ]  # fmt: skip
 
 WORTH_SHARING = 1 << 19  # multiply-adds, about 50 us on one core: for less, waking a second one does not pay
@@ -85,6 +86,7 @@ def attention(q: Floats, keys: Floats, values: Floats, n_past: int, scale: float
 def forward(
     w: Weights, eps: float, ids: Ints, sequences: Sequence[tuple[int, int, int, int]], keys: Floats, values: Floats,
     logits: Floats, aside: Ints = NOTHING, taps: Ints = NOTHING, features: Floats = NO_FEATURES,
+    most_crew: int | None = None,
 ) -> None:  # fmt: skip
     """A whole pass: ids [n_new], the rows of one sequence after the other's -> logits [n_logits, n_vocab].
 
@@ -92,10 +94,17 @@ def forward(
     of how many of the last of these logits are wanted. Those of one slot, which are the runs of a tree, are taken in
     their order; aside [n_new] says where each of its rows is stored as well, or -1.
     taps: depths, ascending, at which features [n_tap, n_new, n_embd] get the rows of the residual stream.
+    most_crew: threads, by default as many as Numba is set to.
     """
-    n_crew = numba.get_num_threads() if _worth_sharing(len(ids) * _n_multiply_adds(w)) else 1
+    most_crew = threads() if most_crew is None else most_crew
+    n_crew = most_crew if _worth_sharing(len(ids) * _n_multiply_adds(w)) else 1
     rows = np.array(sequences, np.int64)
     run_whole(n_crew, w, np.float32(eps), ids, rows, keys, values, logits, aside, taps, features)
+
+
+def threads() -> int:
+    """As many threads as Numba is set to."""
+    return int(numba.get_num_threads())
 
 
 def _n_multiply_adds(w: Weights) -> int:

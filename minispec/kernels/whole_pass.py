@@ -238,12 +238,15 @@ def together(
         share(np.int64(me), n_crew, board, w, eps, ids, layout, keys, values, x, normed, qkv, up, logits)
 
 
-@jit()
+@jit(nogil=True)
 def run_whole(
     n_crew: int, w: Weights, eps: np.float32, ids: Ints, sequences: Ints, keys: Floats, values: Floats, logits: Floats,
     aside: Ints, taps: Ints, features: Floats,
 ) -> None:  # fmt: skip
-    """As `run`, and what few passes need, as in `Layout`: rows of trees stored aside, features at some depths."""
+    """As `run`, and what few passes need, as in `Layout`: rows of trees stored aside, features at some depths.
+
+    Python goes on beside it. Passes of several threads must not run at the same time; one of a single thread may.
+    """
     n_new, n_embd = len(ids), w.wpe.shape[1]
     x, normed = np.empty((n_new, n_embd), np.float32), np.empty((n_new, n_embd), np.float32)
     qkv, up = np.empty((n_new, 3 * n_embd), np.float32), np.empty((n_new, w.c_fc_bias.shape[1]), np.float32)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from minispec.draft_length import AutoLength
     from minispec.gumbel import Gumbel
     from minispec.model import GPT2, GPT2Config
+    from minispec.overlapped import speculate_overlapped
     from minispec.plain import generate
     from minispec.sampling import Sampling
     from minispec.speculative import Dice, Draft, Step, speculate
@@ -42,6 +43,7 @@ _HOMES = {
     "measure_costs": "costs",
     "speculate": "speculative",
     "speculate_batch": "batch",
+    "speculate_overlapped": "overlapped",
 }
 __all__ = [
     "GPT2",
@@ -60,6 +62,7 @@ __all__ = [
     "measure_costs",
     "speculate",
     "speculate_batch",
+    "speculate_overlapped",
 ]
 
 

@@ -342,7 +342,9 @@ class GPT2:
             self.ops.forward(*arguments, most_crew=self.n_crew, **more)
             return NO_FEATURES[0]
         features = np.empty((len(self.taps), len(ids), self.config.n_embd), np.float32)
-        self.ops.forward(*arguments, most_crew=self.n_crew, taps=np.array(self.taps, np.int64), features=features, **more)
+        self.ops.forward(
+            *arguments, most_crew=self.n_crew, taps=np.array(self.taps, np.int64), features=features, **more
+        )
         return features
 
     def _one_by_one(self, requests: list[Request], logits: Floats) -> None:

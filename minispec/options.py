@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import click
 
 from minispec.cores import count_cores
-from minispec.session import AUTO, Settings
+from minispec.session import AUTO, SCHEDULES, Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULTS = Settings()
@@ -109,6 +109,11 @@ TEXT_OPTIONS = [
                  "seed, whatever guesses, and with none."),
     click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be given again."),
 ]
+SCHEDULE_OPTIONS = [
+    click.option("--schedule", type=click.Choice(SCHEDULES), default=DEFAULTS.schedule, show_default=True,
+                 help="overlapped: the draft model guesses the next block while the target checks the last, on a core "
+                 "of its own; the text's law is the same, and greedy text to the letter."),
+]
 MACHINE_OPTIONS = [
     click.option("--threads", type=Number(int, 1), metavar="N", help="Cores to use.  [default: all]"),
     click.option("--weights", type=click.Choice(["f32", "int8"]), default=DEFAULTS.weights, show_default=True,
@@ -151,7 +156,7 @@ def with_options(*groups: Sequence[Callable[[Any], Any]]) -> Callable[[Command],
 
 
 shared_options = with_options(  # of every command on a prompt
-    PROMPT_OPTIONS, PAIR_OPTIONS, TEXT_OPTIONS, RUN_OPTIONS, OUTPUT_OPTIONS, VIEW_OPTIONS
+    PROMPT_OPTIONS, PAIR_OPTIONS, TEXT_OPTIONS, SCHEDULE_OPTIONS, RUN_OPTIONS, OUTPUT_OPTIONS, VIEW_OPTIONS
 )
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from minispec.tokenizer import Tokenizer
 
 AUTO = "auto"  # the draft length that pays best at what things cost here
+SCHEDULES = ("sequential", "overlapped")  # whether the drafter waits while the target checks
+MOST_BESIDE = 8  # guesses that AUTO makes beside a target pass, however cheap they are
 DEFAULT_DRAFTS = {
     "story-target": "story-draft",
     "gpt2": "distilgpt2",
@@ -38,6 +40,7 @@ class Settings:
     top_p: float = 1.0
     seed: int = 0
     coupling: str = "optimal"
+    schedule: str = "sequential"
     stop: tuple[str, ...] = ()
     weights: str = "f32"
     draft_weights: str = "f32"
@@ -68,6 +71,7 @@ class Settings:
             "num_draft_tokens": self.num_draft_tokens if self.draft_name else 0,
             "weights": self.weights,
             "draft_weights": self.draft_weights if self.draft_name else None,
+            "schedule": self.schedule if self.draft_name else None,
             "seed": self.seed,
         }
 
@@ -124,6 +128,13 @@ def decode(settings: Settings, pair: Pair, prompt_ids: Sequence[int], *, plain: 
     options = decoding_options(settings, pair)
     if plain or pair.drafter is None:
         return generate(pair.target, prompt_ids, **options)
+    if settings.schedule == "overlapped":
+        from minispec.enumeration import InTurn
+        from minispec.overlapped import speculate_overlapped
+
+        target, drafter = split_cores(pair)
+        options |= {"n_draft": beside_a_pass(settings, pair), "executor": None if pair.target.threads > 1 else InTurn()}
+        return speculate_overlapped(target, drafter, prompt_ids, **options)
     return speculate(pair.target, pair.drafter, prompt_ids, n_draft=draft_length(settings, pair), **options)
 
 
@@ -155,6 +166,28 @@ def decoding_options(settings: Settings, pair: Pair) -> dict[str, Any]:
         sampling = Gumbel(sampling, settings.seed)
     stop = stop_rule(pair.tokenizer, settings.stop)
     return {"max_new_tokens": settings.max_new_tokens, "sampling": sampling, "seed": settings.seed, "stop": stop}
+
+
+def split_cores(pair: Pair) -> tuple[GPT2, Drafter]:
+    """Target and drafter for working at once: the drafter's model on one core, the target on the others.
+
+    With two cores both have one thread; on a single one they take turns. A drafter without a model stays as it is.
+    """
+    from minispec.drafters import SmallModelDrafter
+    from minispec.model import GPT2
+
+    drafter, threads = pair.drafter, pair.target.threads
+    assert drafter is not None
+    if isinstance(drafter, SmallModelDrafter) and isinstance(drafter.model, GPT2):
+        drafter = SmallModelDrafter(drafter.model.with_crew(1))
+    return pair.target.with_crew(max(threads - 1, 1)), drafter
+
+
+def beside_a_pass(settings: Settings, pair: Pair) -> int:
+    """The number of guesses a round; for AUTO, as many as fit beside a target pass of one row."""
+    if settings.num_draft_tokens != AUTO:
+        return int(settings.num_draft_tokens)
+    return round(1 / min(max(pair.costs.guess, 1 / MOST_BESIDE), 1))
 
 
 def draft_length(settings: Settings, pair: Pair, n_text: int = 1) -> int | DraftLength:

@@ -63,7 +63,7 @@ def test_json_has_the_keys_of_the_contract(run: Any) -> None:
     assert list(result) == [
         "text", "prompt_ids", "ids", "finish", "passes", "drafted", "accepted", "accept_rate", "tokens_per_pass",
         "seconds", "tokens_per_second", "target", "draft", "num_draft_tokens", "weights",
-        "draft_weights", "seed",
+        "draft_weights", "schedule", "seed",
     ]  # fmt: skip
     assert len(result["ids"]) == 30
     assert result["finish"] == "length"
@@ -88,6 +88,24 @@ def test_a_target_of_8_bits_is_a_model_of_its_own_and_says_so(run: Any) -> None:
     assert status == 0
     assert "note: story-target in int8 is a model of its own" in err
     assert json.loads(out)["identical"] is True
+
+
+def test_drafting_while_checking_changes_no_greedy_text(run: Any) -> None:
+    one, other = (run_json(run, "generate", PROMPT, "-n", "40", *how) for how in ([], ["--schedule", "overlapped"]))
+    assert (one["ids"], one["finish"]) == (other["ids"], other["finish"])
+    assert (one["schedule"], other["schedule"]) == ("sequential", "overlapped")
+    options = ["compare", PROMPT, "-n", "40", "-k", "3", "--repetitions", "1", "--schedule", "overlapped"]
+    assert run_json(run, *options)["identical"] is True
+    _, _, err = run("generate", PROMPT, "-n", "3", "-d", "none", "--schedule", "overlapped")
+    assert "note: --schedule has no effect without a draft" in err
+
+
+def test_texts_written_together_are_drafted_sequentially(run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("Once upon a time\n")
+    status, _, err = run("generate", "--prompts", str(file), "--schedule", "overlapped")
+    assert status == 2
+    assert err.strip().splitlines()[-1].endswith("--schedule overlapped is for one text at a time: leave out --prompts")
 
 
 def test_weights_of_a_draft_that_is_none_are_no_use(run: Any) -> None:

@@ -32,6 +32,7 @@ CACHES = "test_exactness.py::test_both_caches_are_right_after_every_round"
 DEALT = "test_kernels.py::test_each_piece_is_dealt_once_and_a_thread_that_never_comes_is_not_waited_for"
 WAIT = "test_kernels.py::test_threads_wait_for_each_other"
 BATCH_BITS = "test_batch.py::test_logits_and_caches_of_a_batch_have_the_bits_of_each_alone"
+OVERLAPPED_LAW = "test_overlapped.py::test_the_law_is_the_targets_to_the_last_fraction"
 BITS = "test_exactness.py::test_logits_and_cache_have_the_bits_of_one_pass"
 
 
@@ -138,7 +139,7 @@ MUTANTS = [
     # same seed, same text
     Mutant("noise of the round, not of the place", "speculative", "sampling.probs(logits[i], position + i)",
            "sampling.probs(logits[i], position)", SAME_SEED),
-    Mutant("noise drawn anew each time", "gumbel", "        if key not in self._noise:",
+    Mutant("noise drawn anew each time", "gumbel", "        if noise is None:",
            "        self.seed += 1\n        if True:", SAME_SEED),
     Mutant("the same noise at every place", "gumbel", "spawn_key=(position,)", "spawn_key=(0,)",
            "test_exactness.py::test_picks_by_noise_follow_their_law"),
@@ -278,6 +279,35 @@ MUTANTS = [
            "test_seen_drafters.py::test_masks_ask_for_the_tokens_after_next"),
     Mutant("early exit takes the text as read", "drafters.early_exit", "min(self.target_cache.length, len(ids) - 1)",
            "len(ids) - 1", "test_seen_drafters.py::test_early_exit_guesses_as_the_first_layers_would_alone"),
+    # drafting while checking
+    Mutant("a bonus token after a fresh guess", "overlapped",
+           "islice(judge(block, logits, first, sampling, judge_choices), len(logits))",
+           "islice(judge(block, logits, first, sampling, judge_choices), None)", OVERLAPPED_LAW),
+    Mutant("a fresh block thrown away for its first guess", "overlapped",
+           "fresh, draft_seconds = fresh_draft.result()",
+           "fresh, draft_seconds = fresh_draft.result(); fresh = NOTHING if 0 in fresh.tokens[:1] else fresh",
+           OVERLAPPED_LAW),
+    Mutant("guesses after a refused one wait on", "overlapped",
+           "unjudged if n_accepted == len(block.tokens) and not finish else", "unjudged if not finish else",
+           "test_overlapped.py::test_rounds_worked_by_hand"),
+    Mutant("a fresh block that follows the text alone", "overlapped", "begin_draft([*text.ids, *waiting.tokens],",
+           "begin_draft([*text.ids],", "test_overlapped.py::test_text_is_that_of_plain_decoding"),
+    Mutant("drafter and judge throw the same dice", "overlapped", "np.random.SeedSequence(int(seed), spawn_key=(0,))",
+           "int(seed)", "test_overlapped.py::test_the_dice_of_drafter_and_judge_give_the_law"),
+    Mutant("the check waits for the draft", "overlapped",
+           "            began = time.perf_counter()\n            pending",
+           "            began = time.perf_counter()\n            fresh_draft.result()\n            pending",
+           "test_overlapped.py::test_draft_and_check_are_under_way_at_the_same_time", "BrokenBarrierError"),
+    Mutant("a pass of one thread waits for the others", "model", "nullcontext() if self.n_crew == 1 else", "",
+           "test_overlapped.py::test_a_pass_of_one_thread_waits_for_no_other"),
+    Mutant("a simulated bonus after a block that was kept whole", "event_simulation",
+           "n_judged, kept + refused, n_lost", "n_judged, kept + 1, n_lost",
+           "test_event_simulation.py::test_rounds_of_an_overlapped_run_worked_by_hand"),
+    Mutant("two on one processor as fast as alone", "event_simulation", "both = interference * min", "both = min",
+           "test_event_simulation.py::test_two_jobs_at_once"),
+    Mutant("as many rounds of one mode as of the other", "event_simulation",
+           "n_pre, n_post = 1 - accept**n_draft, accept", "n_pre, n_post = 0.5, 0.5",
+           "test_event_simulation.py::test_long_runs_come_to_the_formulas"),
 ]  # fmt: skip
 
 

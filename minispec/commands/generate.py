@@ -42,6 +42,8 @@ def generate(
             raise click.UsageError(
                 f"--{without[0].replace('_', '-')} shows one text as it is written: leave out --prompts"
             )
+        if settings.schedule != "sequential":
+            raise click.UsageError(f"--schedule {settings.schedule} is for one text at a time: leave out --prompts")
         write_batch(settings, batch_file, together, options["as_json"], quiet)
         return
     from minispec.session import decode

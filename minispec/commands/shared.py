@@ -83,6 +83,8 @@ def hints(settings: Settings, prompt: str) -> Iterator[str]:
         yield "note: --coupling has no effect at temperature 0: add --temperature 1"
     if settings.draft_weights != "f32" and settings.draft_name is None:
         yield "note: --draft-weights has no effect without a draft: leave out -d none"
+    if settings.schedule != "sequential" and settings.draft_name is None:
+        yield "note: --schedule has no effect without a draft: leave out -d none"
     if settings.weights != "f32":
         yield f"note: {settings.target} in {settings.weights} is a model of its own: its text may differ from f32's"
     if prompt != prompt.rstrip(" "):

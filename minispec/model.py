@@ -340,7 +340,8 @@ class GPT2:
         arguments = self.weights, epsilon, ids, sequences, block.block_keys, block.block_values, logits
         if not self.taps:
             self.ops.forward(*arguments, most_crew=self.n_crew, **more)
-            return NO_FEATURES[0]
+            nothing: Floats = NO_FEATURES[0]
+            return nothing
         features = np.empty((len(self.taps), len(ids), self.config.n_embd), np.float32)
         self.ops.forward(
             *arguments, most_crew=self.n_crew, taps=np.array(self.taps, np.int64), features=features, **more

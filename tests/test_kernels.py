@@ -26,7 +26,7 @@ from minispec.parameters import Weights
 
 pytest.importorskip("numba", reason="the kernels need Numba")
 from minispec import kernels
-from minispec.kernels import compilation, crew, rows
+from minispec.kernels import NO_FEATURES, NOTHING, compilation, crew, rows
 from minispec.kernels import product as tiles
 from minispec.kernels.compilation import JIT
 from minispec.kernels.product import PIECE
@@ -194,7 +194,8 @@ def test_a_pass_as_one_call_has_the_bits_of_its_operations_one_by_one(
     logits = np.full((n_logits, config.n_vocab), np.nan, np.float32)
     epsilon, sequences = np.float32(config.layer_norm_epsilon), np.array([[0, n_past, n_new, n_logits]], np.int64)
     caches = cut.block_keys, cut.block_values
-    run(n_crew, model.weights, epsilon, ids[n_past : n_past + n_new], sequences, *caches, logits)
+    nothing = NOTHING, NOTHING, NO_FEATURES
+    run(n_crew, model.weights, epsilon, ids[n_past : n_past + n_new], sequences, *caches, logits, *nothing)
     assert_same_bits(logits, expected[n_past + n_new - n_logits :])
     whole.length = cut.length = n_past + n_new
     assert bits(model, whole) == bits(model, cut)
@@ -210,7 +211,8 @@ def test_threads_wait_for_each_other() -> None:
         logits = np.full_like(expected, np.nan)
         epsilon = np.float32(model.config.layer_norm_epsilon)
         sequences = np.array([[0, 0, len(ids), len(ids)]], np.int64)
-        run(n_crew, model.weights, epsilon, ids, sequences, together.block_keys, together.block_values, logits)
+        caches, nothing = (together.block_keys, together.block_values), (NOTHING, NOTHING, NO_FEATURES)
+        run(n_crew, model.weights, epsilon, ids, sequences, *caches, logits, *nothing)
         assert_same_bits(logits, expected)
 
 

@@ -29,7 +29,7 @@ from minispec.kernels.compilation import Floats, Ints, compiled_for, fused
 from minispec.kernels.int8 import linear_pieces, n_sides
 from minispec.kernels.product import ROWS, WIDE
 from minispec.kernels.rows import gelu_row, layer_norm_rows, softmax_rows
-from minispec.kernels.whole_pass import run, run_whole
+from minispec.kernels.whole_pass import run
 from minispec.parameters import Weights
 
 __all__ = [
@@ -99,7 +99,7 @@ def forward(
     most_crew = threads() if most_crew is None else most_crew
     n_crew = most_crew if _worth_sharing(len(ids) * _n_multiply_adds(w)) else 1
     rows = np.array(sequences, np.int64)
-    run_whole(n_crew, w, np.float32(eps), ids, rows, keys, values, logits, aside, taps, features)
+    run(n_crew, w, np.float32(eps), ids, rows, keys, values, logits, aside, taps, features)
 
 
 def threads() -> int:
@@ -192,7 +192,8 @@ def _smallest_pass(dtype: np.dtype[Any]) -> None:
         *linear_, one, one, weight[0], one, one, one,
     )  # fmt: skip
     one_row = np.array([[0, 0, 1, 1]], np.int64)
-    run(2, w, np.float32(1), np.zeros(1, np.int64), one_row, *empty_caches(1, 1, 1, 1, 1), row)
+    caches, nothing = empty_caches(1, 1, 1, 1, 1), (NOTHING, NOTHING, NO_FEATURES)
+    run(2, w, np.float32(1), np.zeros(1, np.int64), one_row, *caches, row, *nothing)
 
 
 def _layer() -> str | None:

@@ -239,11 +239,13 @@ def together(
 
 
 @jit(nogil=True)
-def run_whole(
+def run(
     n_crew: int, w: Weights, eps: np.float32, ids: Ints, sequences: Ints, keys: Floats, values: Floats, logits: Floats,
     aside: Ints, taps: Ints, features: Floats,
 ) -> None:  # fmt: skip
-    """As `run`, and what few passes need, as in `Layout`: rows of trees stored aside, features at some depths.
+    """A pass of n_crew threads over the rows of one or more sequences, [n_seq, 4] as in `Layout`.
+
+    What few passes need is empty else: where rows of trees are stored as well, and features at tapped depths.
 
     Python goes on beside it. Passes of several threads must not run at the same time; one of a single thread may.
     """
@@ -256,12 +258,3 @@ def run_whole(
         share(n_crew - 1, n_crew, board, w, eps, ids, layout, keys, values, x, normed, qkv, up, logits)
     else:
         together(n_crew, board, w, eps, ids, layout, keys, values, x, normed, qkv, up, logits)
-
-
-@jit()
-def run(
-    n_crew: int, w: Weights, eps: np.float32, ids: Ints, sequences: Ints, keys: Floats, values: Floats, logits: Floats
-) -> None:
-    """A pass of n_crew threads over the rows of one or more sequences, [n_seq, 4] as in `Layout`."""
-    none, nothing = np.empty(0, np.int64), np.empty((0, 0, 0), np.float32)
-    run_whole(n_crew, w, eps, ids, sequences, keys, values, logits, none, none, nothing)

@@ -65,6 +65,11 @@ class OnePass:
 _passes: dict[str, OnePass | nullcontext[None]] = {"minispec.kernels": OnePass(), "minispec.reference": nullcontext()}
 
 
+def one_pass(ops: ModuleType) -> OnePass | nullcontext[None]:
+    """What a pass of these operations is done in."""
+    return _passes[ops.__name__]
+
+
 @dataclass(frozen=True)
 class GPT2Config:
     """The shape of a checkpoint; names as in its config.json, but n_ctx and n_vocab."""
@@ -253,7 +258,7 @@ class GPT2:
 
     def warm_up(self) -> None:
         """Compile what a pass needs, or load it from the cache on disk. Raises ValueError where that is damaged."""
-        with _passes[self.ops.__name__]:
+        with one_pass(self.ops):
             self.ops.warm_up(self.weights.wte.dtype)
 
     def forward(self, ids: Ids, cache: KVCache, n_logits: int | None = None) -> Floats:
@@ -318,7 +323,7 @@ class GPT2:
 
     def _turn(self) -> OnePass | nullcontext[None]:
         """What a pass waits for: a pass of one thread for nothing."""
-        return nullcontext() if self.n_crew == 1 else _passes[self.ops.__name__]
+        return nullcontext() if self.n_crew == 1 else one_pass(self.ops)
 
     def _compiled(self, requests: list[Request], logits: Floats) -> None:
         """All rows by one compiled call. Features are put where they belong afterwards."""

@@ -69,6 +69,35 @@ def first_layers(weights: Weights, n: int) -> Weights:
     return Weights(**{name: part if name in WHOLE else part[:n] for name, part in parts.items()})
 
 
+class QueryWeights(NamedTuple):
+    """Layers that look back on another model's keys and values (see `drafters.mtp`), and their output layer.
+
+    n_query is the number of heads they ask for, times d_head. Shapes as before packing.
+    """
+
+    ln_1_weight: Floats  # [n_layer, n_small], as are the other norms'
+    ln_1_bias: Floats
+    c_q_weight: NDArray[Any]  # [n_layer, n_small, n_query]
+    c_q_scale: Floats
+    c_q_bias: Floats
+    attn_c_proj_weight: NDArray[Any]  # [n_layer, n_query, n_small]
+    attn_c_proj_scale: Floats
+    attn_c_proj_bias: Floats
+    ln_2_weight: Floats
+    ln_2_bias: Floats
+    c_fc_weight: NDArray[Any]  # [n_layer, n_small, n_inner]
+    c_fc_scale: Floats
+    c_fc_bias: Floats
+    mlp_c_proj_weight: NDArray[Any]  # [n_layer, n_inner, n_small]
+    mlp_c_proj_scale: Floats
+    mlp_c_proj_bias: Floats
+    ln_f_weight: Floats  # [n_small]
+    ln_f_bias: Floats
+    lm_head: NDArray[Any]  # [n_small, n_out]
+    lm_head_scale: Floats
+    lm_head_bias: Floats
+
+
 def read_weights(
     config: GPT2Config, tensors: Mapping[str, Floats], ops: ModuleType, stored: type[np.generic]
 ) -> Weights:

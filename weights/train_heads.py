@@ -31,7 +31,7 @@ from train import read_stories
 from minispec.heads import VERSION
 from minispec.tokenizer import load_tokenizer
 
-METHODS = ("medusa", "parallel")
+METHODS = ("medusa", "parallel", "eagle", "eagle1", "mtp")
 SAVE_EVERY = 200  # steps
 N_HELD = 8  # windows of held-out text that rates are told of
 WARMUP, DECAY = 0.05, 0.5  # shares of training in which the rate rises, and falls to zero
@@ -148,8 +148,14 @@ def train(head: Head, target: FrozenTarget, texts: list[np.ndarray], held: list[
     save()
 
 
+def stored(tensor: Tensor) -> Tensor:
+    """A tensor as the file has it."""
+    dtype = torch.float16 if tensor.is_floating_point() else torch.float32
+    return tensor.detach().to(dtype).contiguous()
+
+
 def export(head: Head, target: FrozenTarget, figures: list[tuple[float, float]], options: Any) -> None:
-    """Write the heads file, F16, whole or not at all."""
+    """Write the heads file, F16 but for whole numbers (F32), whole or not at all."""
     metadata = {
         "method": head.method,
         "version": VERSION,
@@ -160,7 +166,7 @@ def export(head: Head, target: FrozenTarget, figures: list[tuple[float, float]],
         "overlap": json.dumps([round(overlap, 4) for _, overlap in figures]),
         **head.figures(),
     }
-    tensors = {name: tensor.detach().half().contiguous() for name, tensor in head.tensors().items()}
+    tensors = {name: stored(tensor) for name, tensor in head.tensors().items()}
     unfinished = options.out.with_suffix(".tmp")
     save_file(tensors, unfinished, metadata=metadata)
     sort_header(unfinished)

@@ -9,6 +9,7 @@ what a model runs. The kernels behind, each with its one idea and what it costs:
     attention    looking back over the cache
     crew         how threads share a pass
     whole_pass   the pass as one call
+    look_back    the same for layers that have queries alone
     compilation  what the compiler is promised, and when code on disk is stale
 
 Axes as in `reference.py`; a weight lies in n_panel panels of WIDE columns, [n_panel, n_in, WIDE].
@@ -27,15 +28,15 @@ from numpy.typing import NDArray
 from minispec.kernels.attention import attend_all, store_rows
 from minispec.kernels.compilation import Floats, Ints, compiled_for, fused
 from minispec.kernels.int8 import linear_pieces, n_sides
+from minispec.kernels.look_back import run_look_back
 from minispec.kernels.product import ROWS, WIDE
 from minispec.kernels.rows import gelu_row, layer_norm_rows, softmax_rows
 from minispec.kernels.whole_pass import run
-from minispec.parameters import Weights
+from minispec.parameters import QueryWeights, Weights
 
 __all__ = [
     "ROWS", "WIDE", "attention", "columns", "compiled_for", "copy_rows", "empty_caches", "empty_weight", "fetch",
-    "forward", "fused", "gelu", "layer_norm", "linear", "pack", "softmax", "store",
-    "threads", "warm_up",
+    "forward", "fused", "gelu", "layer_norm", "linear", "look_back", "pack", "softmax", "store", "threads", "warm_up",
 ]  # fmt: skip
 
 WORTH_SHARING = 1 << 19  # multiply-adds, about 50 us on one core: for less, waking a second one does not pay
@@ -105,6 +106,18 @@ def forward(
 def threads() -> int:
     """As many threads as Numba is set to."""
     return int(numba.get_num_threads())
+
+
+def look_back(w: QueryWeights, eps: float, x: Floats, keys: Floats, values: Floats, n_seen: int) -> Floats:
+    """Layers of queries: a row x [1, n_small], over keys and values of n_seen positions -> [n_out].
+
+    keys and values as `empty_caches` lays out a layer's, of the heads that are asked.
+    """
+    out = np.empty((1, len(w.lm_head_bias)), np.float32)
+    n = w.c_q_weight.size + w.attn_c_proj_weight.size + w.c_fc_weight.size + w.mlp_c_proj_weight.size + w.lm_head.size
+    n_crew = threads() if _worth_sharing(n) else 1
+    run_look_back(n_crew, w, np.float32(eps), x, keys, values, n_seen, out)
+    return out[0]
 
 
 def _n_multiply_adds(w: Weights) -> int:

@@ -12,13 +12,13 @@ others go on. How the loops take turns is in `conductor.py`, the pass in `GPT2.f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from minispec.conductor import DRAFT, TARGET, StandIn, run_loops
+from minispec.drafters.models import with_models
 from minispec.plain import generate
 from minispec.speculative import Drafter, DraftLength, Sampler, Step, Stop, Target, speculate
 
@@ -61,14 +61,15 @@ def speculate_batch(
     seed: int | Sequence[int] = 0,
     stop: Stop | Sequence[Stop | None] | None = None,
 ) -> Iterator[tuple[int, Step]]:
-    """As `generate_batch`, by `speculate`: the texts share the passes of the target, and of the drafter's `model`.
+    """As `generate_batch`, by `speculate`: the texts share the passes of the target, and of the drafter's models.
 
     A drafter without a model guesses for one text after the other.
     """
     share = Sharing(len(prompts))
+    share_draft = partial(share, kind=DRAFT)
 
     def solo(ids: Sequence[int], **options: Any) -> Iterator[Step]:
-        return speculate(share(target, TARGET), with_model(drafter, share), ids, **options)
+        return speculate(share(target, TARGET), with_models(drafter, share_draft), ids, **options)
 
     given = {"max_new_tokens": max_new_tokens, "sampling": sampling, "n_draft": n_draft, "seed": seed, "stop": stop}
     return run_loops(make_loops(solo, prompts, given))
@@ -94,22 +95,12 @@ def make_loops(
     return loops
 
 
-def with_model(drafter: Any, share: Sharing) -> Any:
-    """The same drafter on a stand-in for its model, if it has one whose passes can be shared."""
-    model = getattr(drafter, "model", None)
-    if not (hasattr(model, "forward") and hasattr(model, "new_cache")):
-        return drafter
-    twin = copy(drafter)
-    twin.model = share(model, DRAFT)
-    return twin
-
-
 class Sharing:
     """Stand-ins for models whose passes, and blocks of caches, the texts of a batch share."""
 
     def __init__(self, n_text: int) -> None:
         self.n_text = n_text
-        self.caches: dict[str, list[Any]] = {}
+        self.caches: dict[tuple[str, int], list[Any]] = {}  # by what they are for, and the model
 
     def __call__(self, model: Any, kind: str) -> StandIn:
         """A stand-in for one text."""
@@ -119,6 +110,7 @@ class Sharing:
         """A cache of the block for all texts; one of its own where the block is used up, or the model knows none."""
         if not hasattr(model, "new_caches"):
             return model.new_cache()
-        if kind not in self.caches:
-            self.caches[kind] = model.new_caches(self.n_text)[::-1]
-        return self.caches[kind].pop() if self.caches[kind] else model.new_cache()
+        key = kind, id(model)
+        if key not in self.caches:
+            self.caches[key] = model.new_caches(self.n_text)[::-1]
+        return self.caches[key].pop() if self.caches[key] else model.new_cache()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -22,9 +22,10 @@ from minispec.bench_prediction import measure_predictions, summary
 from minispec.bench_short import time_short
 from minispec.bench_texts import compare_programs, minispec_program
 from minispec.bench_transformers import check_installed, transformers_program
+from minispec.drafters.models import models_of
 from minispec.hub import find_model
-from minispec.model import GPT2
-from minispec.session import Settings
+from minispec.methods import is_model, parts_of
+from minispec.session import Pair, Settings, open_pair
 from minispec.tokenizer import check_same_vocabulary, load_tokenizer
 from minispec.viz import counted
 from minispec.weights import load_model, read_config
@@ -37,7 +38,7 @@ class Plan:
     """What to measure: the models, the parts of PARTS, and the options of these."""
 
     settings: Settings
-    models: tuple[Model, ...]  # a target, and a draft if there is one
+    models: tuple[Model, ...]  # a target, and what drafts, a model or methods, if there is something
     parts: Sequence[str]
     lengths: Sequence[int]
     prompts: Sequence[str]
@@ -88,11 +89,11 @@ def run_bench(plan: Plan, say: Callable[[str], None], quiet: bool) -> Report:
                 tables.setdefault("prefill", []).append(prefill)
     if "costs" in plan.parts and len(plan.models) > 1:
         say("pricing guesses and checks ...")
-        target, draft = load_all(plan)
-        tables["costs"] = price_rounds(target, draft, load_tokenizer(plan.models[0].name, offline=settings.offline))
+        tables["costs"] = price_rounds(load_pair(plan))
     if "memory" in plan.parts:
         say("measuring memory ...")
-        groups = [[model] for model in plan.models] + [list(plan.models)] * (len(plan.models) > 1)
+        every = [plan.models[0], *draft_models(plan)]
+        groups = [[model] for model in every] + [every] * (len(every) > 1)
         tables["memory"] = [measure_memory(group, settings, threads) for group in groups]
     if "start" in plan.parts:
         say("starting anew ...")
@@ -102,36 +103,50 @@ def run_bench(plan: Plan, say: Callable[[str], None], quiet: bool) -> Report:
         tables["draft_lengths"], tables["end_to_end"] = write_all(plan, prompts, threads, quiet)
     if "prediction" in plan.parts and plan.accepts:
         say("writing scripted texts ...")
-        target, draft = load_all(plan)
-        n = settings.max_new_tokens
-        tables["prediction"] = measure_predictions(target, draft, plan.accepts, plan.lengths, n, quiet)
+        pair, n = load_pair(plan), settings.max_new_tokens
+        (draft,) = models_of(pair.drafter)
+        tables["prediction"] = measure_predictions(pair.target, draft, plan.accepts, plan.lengths, n, quiet)
         notes += summary(tables["prediction"])
     if {"short", "batch"} & set(plan.parts) and len(plan.models) > 1:
-        target, draft = load_all(plan)
+        pair = load_pair(plan)
+        assert pair.drafter is not None
         if "short" in plan.parts:
             n_draft = min(plan.lengths, key=lambda k: abs(k - SHORT_DRAFT))
-            tables["short"] = list(time_short(target, draft, prompts[0], n_draft, repetitions, quiet))
+            tables["short"] = list(time_short(pair.target, pair.drafter, prompts[0], n_draft, repetitions, quiet))
         if "batch" in plan.parts and plan.batches:
             say("writing batches ...")
-            tables["batch"] = list(
-                time_batches(
-                    target, draft, prompts, settings.max_new_tokens, plan.lengths, plan.batches, repetitions, quiet
-                )
-            )
+            many = pair.target, pair.drafter, prompts, settings.max_new_tokens, plan.lengths, plan.batches
+            tables["batch"] = list(time_batches(*many, repetitions, quiet))
             notes.append(explain(tables["batch"]))
     return Report(describe_machine(settings.backend), probe.gb_s, probe.range_gb_s, probe.how, tables, notes)
 
 
-def load_all(plan: Plan) -> list[GPT2]:
-    """The target, and the draft if there is one."""
-    settings = plan.settings
-    return [load_model(model.name, model.weights, settings.backend, settings.offline) for model in plan.models]
+def load_pair(plan: Plan) -> Pair:
+    """The target, and the drafter if there is one."""
+    target, *draft = plan.models
+    settings = replace(plan.settings, target=target.name, weights=target.weights, draft="none")
+    if draft:
+        settings = replace(settings, draft=draft[0].name, draft_weights=draft[0].weights)
+    return open_pair(settings)
+
+
+def draft_models(plan: Plan) -> list[Model]:
+    """The models that guess: none for most methods, a copy of the target for some."""
+    target, *draft = plan.models
+    models = []
+    for one in draft:
+        for part in parts_of(one.name):
+            if part.method is None:
+                models.append(Model(part.name, one.weights, one.label if is_model(one.name) else part.name))
+            elif part.method.copy is not None:
+                models.append(Model(target.name, part.method.copy, target.label))
+    return models
 
 
 def models_to_time(plan: Plan) -> list[Model]:
     """The pair as it is used, and 8-bit copies of what is used in float32."""
-    copies = [Model(model.name, "int8", model.label) for model in plan.models]
-    return list(dict.fromkeys([*plan.models, *copies]))
+    used = [plan.models[0], *draft_models(plan)]
+    return list(dict.fromkeys([*used, *(Model(model.name, "int8", model.label) for model in used)]))
 
 
 def check_programs(plan: Plan) -> None:
@@ -151,9 +166,9 @@ def versions(plan: Plan) -> list[str]:
 
 def prompt_ids(plan: Plan) -> list[list[int]]:
     """The prompts as ids. Raises ValueError where one does not fit, or the two models have different vocabularies."""
-    target, *drafts = plan.models
+    target = plan.models[0]
     tokenizer = load_tokenizer(target.name, offline=plan.settings.offline)
-    for draft in drafts:
+    for draft in draft_models(plan):
         check_same_vocabulary(tokenizer, load_tokenizer(draft.name, offline=plan.settings.offline))
     n_ctx = read_config(find_model(target.name, plan.settings.offline)).n_ctx
     prompts, n = [tokenizer.encode(prompt) for prompt in plan.prompts], plan.settings.max_new_tokens
@@ -167,14 +182,15 @@ def prompt_ids(plan: Plan) -> list[list[int]]:
 
 
 def write_all(plan: Plan, prompts: list[list[int]], threads: int, quiet: bool) -> tuple[list[Any], list[Any]]:
-    """Texts by minispec and by the programs that it is compared with."""
+    """Texts by minispec and by the programs that it is compared with, which draft with a model or not at all."""
     settings, n = plan.settings, plan.settings.max_new_tokens
-    target, *draft = load_all(plan)
+    pair, named = load_pair(plan), [model.name for model in plan.models[:1]]
+    named += [model.name for model in plan.models[1:] if is_model(model.name)]
     with ExitStack() as stack:
-        programs = [minispec_program(target, draft[0] if draft else None, prompts, n, plan.lengths)]
+        programs = [minispec_program(pair.target, pair.drafter, prompts, n, plan.lengths)]
         if "transformers" in plan.against:
-            folders = [str(find_model(model.name, settings.offline)) for model in plan.models]
-            other = transformers_program(folders[0], folders[1] if draft else None, prompts, n, plan.lengths, threads)
+            target, *draft = (str(find_model(name, settings.offline)) for name in named)
+            other = transformers_program(target, draft[0] if draft else None, prompts, n, plan.lengths, threads)
             programs.append(stack.enter_context(other))
         if "llama.cpp" in plan.against:
             programs.append(llama_program(plan.gguf, plan.gguf_draft, plan.prompts, n, plan.lengths, threads))

@@ -21,11 +21,11 @@ from tqdm import tqdm
 from minispec.batch import generate_batch, speculate_batch
 from minispec.bench_machine import mean_seconds
 from minispec.bench_passes import token_ids
-from minispec.drafters import SmallModelDrafter
+from minispec.drafters.models import models_of
 from minispec.model import GPT2
 from minispec.plain import generate
 from minispec.sampling import Sampling
-from minispec.speculative import Step
+from minispec.speculative import Drafter, Step
 
 STEP = 3  # tokens by which a prompt grows each time it comes again, so that lengths differ
 GREEDY = Sampling(temperature=0.0)
@@ -95,7 +95,7 @@ class CountedModel:
 
 
 def time_batches(
-    target: GPT2, draft: GPT2, prompts: Sequence[Sequence[int]], n: int, lengths: Sequence[int],
+    target: GPT2, drafter: Drafter, prompts: Sequence[Sequence[int]], n: int, lengths: Sequence[int],
     sizes: Sequence[int], repetitions: int, quiet: bool,
 ) -> list[BatchSpeed]:  # fmt: skip
     """A row for every batch size and draft length: n greedy tokens after each prompt."""
@@ -105,7 +105,7 @@ def time_batches(
         all_texts = make_texts(target, prompts, n, max(sizes))
         for size in sizes:
             texts = all_texts[:size]
-            turns = [one_turn(target, draft, texts, n, lengths, bar.update) for _ in range(repetitions)]
+            turns = [one_turn(target, drafter, texts, n, lengths, bar.update) for _ in range(repetitions)]
             rows += [compare(texts, n_draft, [turn[0] for turn in turns], [turn[n_draft] for turn in turns])
                      for n_draft in lengths]  # fmt: skip
     return rows
@@ -128,18 +128,18 @@ def make_texts(target: GPT2, prompts: Sequence[Sequence[int]], n: int, size: int
 
 
 def one_turn(
-    target: GPT2, draft: GPT2, texts: Sequence[Text], n: int, lengths: Sequence[int], done: Callable[[], object]
+    target: GPT2, drafter: Drafter, texts: Sequence[Text], n: int, lengths: Sequence[int], done: Callable[[], object]
 ) -> dict[int, tuple[Written, float, float]]:
     """By draft length, 0 for plain: the batch, the seconds of a pass of the target, and of the drafts before it."""
     turn = {}
     for n_draft in (0, *lengths):
-        written = write(target, draft, texts, n, n_draft)
-        turn[n_draft] = written, *time_round(target, draft, texts, n, n_draft)
+        written = write(target, drafter, texts, n, n_draft)
+        turn[n_draft] = written, *time_round(target, drafter, texts, n, n_draft)
         done()
     return turn
 
 
-def write(target: GPT2, draft: GPT2, texts: Sequence[Text], n: int, n_draft: int) -> Written:
+def write(target: GPT2, drafter: Drafter, texts: Sequence[Text], n: int, n_draft: int) -> Written:
     """Write all texts together, timed."""
     counted, prompts = CountedModel(target), [text.prompt for text in texts]
     ids: list[list[int]] = [[] for _ in texts]
@@ -147,7 +147,6 @@ def write(target: GPT2, draft: GPT2, texts: Sequence[Text], n: int, n_draft: int
     began = time.perf_counter()
     steps: Iterator[tuple[int, Step]]
     if n_draft:
-        drafter = SmallModelDrafter(draft)
         steps = speculate_batch(counted, drafter, prompts, max_new_tokens=n, n_draft=n_draft, sampling=GREEDY)
     else:
         steps = generate_batch(counted, prompts, max_new_tokens=n, sampling=GREEDY)
@@ -158,21 +157,22 @@ def write(target: GPT2, draft: GPT2, texts: Sequence[Text], n: int, n_draft: int
     return Written(tuple(map(tuple, ids)), seconds, counted.passes, n_steps)
 
 
-def time_round(target: GPT2, draft: GPT2, texts: Sequence[Text], n: int, n_draft: int) -> tuple[float, float]:
+def time_round(target: GPT2, drafter: Drafter, texts: Sequence[Text], n: int, n_draft: int) -> tuple[float, float]:
     """Seconds of a check of all texts, half-way through them, and of the draft passes before it.
 
-    They are timed as they come in a loop: the draft's weights have left the processor's cache when a check is done.
+    A drafter without a model has none. They are timed as they come in a loop: the draft's weights have left the
+    processor's cache when a check is done.
     """
     check = passes_of(target, texts, n, 1 + n_draft)
-    guess = passes_of(draft, texts, n, 1) if n_draft else None
+    guesses = [passes_of(model, texts, n, 1) for model in models_of(drafter)] if n_draft else []
     in_drafts = rounds = 0.0
 
     def one_round() -> None:
         nonlocal in_drafts, rounds
         began = time.perf_counter()
         for _ in range(n_draft):
-            assert guess is not None
-            guess()
+            for guess in guesses:
+                guess()
         in_drafts += time.perf_counter() - began
         rounds += 1
         check()

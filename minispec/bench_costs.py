@@ -9,11 +9,8 @@ from dataclasses import dataclass
 
 from minispec.costs import file_of, keep_costs, measure_costs
 from minispec.draft_length import MOST
-from minispec.drafters import SmallModelDrafter
-from minispec.model import GPT2
 from minispec.session import Pair
 from minispec.theory import break_even_accept, round_cost
-from minispec.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -28,9 +25,8 @@ class Price:
     break_even_accept: float | None
 
 
-def price_rounds(target: GPT2, draft: GPT2, tokenizer: Tokenizer) -> list[Price]:
+def price_rounds(pair: Pair) -> list[Price]:
     """Measure, keep, and tell the price of every draft length."""
-    pair = Pair(target, tokenizer, SmallModelDrafter(draft))
     costs = measure_costs(pair.target, pair.drafter)
     keep_costs(file_of(pair), costs)
     return [

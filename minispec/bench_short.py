@@ -1,4 +1,4 @@
-"""Very short replies: reading the prompt is most of the work, and with a draft two models read it."""
+"""Very short replies: reading the prompt is most of the work, and with a draft model two models read it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from minispec.bench_texts import write_texts
 from minispec.model import GPT2
+from minispec.speculative import Drafter
 
 LENGTHS = (1, 2, 4, 8)
 
@@ -27,13 +28,13 @@ class Short:
 
 
 def time_short(
-    target: GPT2, draft: GPT2, prompt: Sequence[int], n_draft: int, repetitions: int, quiet: bool
+    target: GPT2, drafter: Drafter, prompt: Sequence[int], n_draft: int, repetitions: int, quiet: bool
 ) -> list[Short]:
     """Every length, plain and speculative in turn; the first time does not count."""
     turns = []
     for _ in tqdm(range(1 + repetitions), desc="short replies", leave=False, disable=quiet or None):
         turns.append([
-            [write_texts(target, draft if k else None, [prompt], n, k).seconds for k in (0, n_draft)]
+            [write_texts(target, drafter if k else None, [prompt], n, k).seconds for k in (0, n_draft)]
             for n in LENGTHS
         ])  # fmt: skip
     return [

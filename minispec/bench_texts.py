@@ -14,11 +14,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from minispec.drafters import SmallModelDrafter
+from minispec.drafters.models import models_of, with_models
 from minispec.model import GPT2
 from minispec.plain import generate
 from minispec.sampling import Sampling
-from minispec.speculative import speculate
+from minispec.speculative import Drafter, speculate
 from minispec.trace import run_all
 
 TRIES = 2  # of every draft length; the better one counts, as the first also warms up
@@ -30,7 +30,7 @@ PLAIN, SPECULATIVE = "plain", "speculative"
 class Written:
     """The texts that a program wrote, one for each prompt, and how: None for what it does not tell.
 
-    outside_share: the part of the time that was not spent in the two models' passes.
+    outside_share: the part of the time that was not spent in the models' passes.
     """
 
     n_tokens: int
@@ -105,27 +105,29 @@ class TimedModel:
 
 
 def minispec_program(
-    target: GPT2, draft: GPT2 | None, prompts: Sequence[Sequence[int]], n: int, lengths: Sequence[int]
+    target: GPT2, drafter: Drafter | None, prompts: Sequence[Sequence[int]], n: int, lengths: Sequence[int]
 ) -> Program:
     """Our own ways to write n greedy tokens after each prompt; the end of the text is a token like others."""
 
     def arm(n_draft: int) -> Arm:
-        return lambda: write_texts(target, draft if n_draft else None, prompts, n, n_draft)
+        return lambda: write_texts(target, drafter if n_draft else None, prompts, n, n_draft)
 
-    return Program(OURS, arm(0), {n_draft: arm(n_draft) for n_draft in lengths} if draft is not None else {})
+    return Program(OURS, arm(0), {n_draft: arm(n_draft) for n_draft in lengths} if drafter is not None else {})
 
 
-def write_texts(target: GPT2, draft: GPT2 | None, prompts: Sequence[Sequence[int]], n: int, n_draft: int) -> Written:
-    """Write n greedy tokens after each prompt, speculatively where there is a draft."""
-    models = [TimedModel(model) for model in (target, draft) if model is not None]
+def write_texts(
+    target: GPT2, drafter: Drafter | None, prompts: Sequence[Sequence[int]], n: int, n_draft: int
+) -> Written:
+    """Write n greedy tokens after each prompt, speculatively where there is a drafter."""
+    timed, drafter = TimedModel(target), with_models(drafter, TimedModel)
+    models = [timed, *models_of(drafter)]
     greedy = Sampling(temperature=0.0)
     runs = []
     for ids in prompts:
-        if draft is None:
-            steps = generate(models[0], ids, max_new_tokens=n, sampling=greedy)
+        if drafter is None:
+            steps = generate(timed, ids, max_new_tokens=n, sampling=greedy)
         else:
-            drafter = SmallModelDrafter(models[1])
-            steps = speculate(models[0], drafter, ids, max_new_tokens=n, n_draft=n_draft, sampling=greedy)
+            steps = speculate(timed, drafter, ids, max_new_tokens=n, n_draft=n_draft, sampling=greedy)
         runs.append(run_all(ids, steps))
     seconds = sum(run.seconds for run in runs)
     return Written(

@@ -160,11 +160,16 @@ def raise_first(workers: Sequence[Worker]) -> None:
 
 
 def serve(waiting: Sequence[tuple[Worker, Pass]]) -> None:
-    """Passes for all that wait for the draft model, or, if there are none, for all that wait for the target."""
+    """Passes for all that wait for a draft model, or, if there are none, for all that wait for the target.
+
+    Where there are several draft models, the first that is waited for.
+    """
     drafting = [(worker, asked) for worker, asked in waiting if asked.model.kind == DRAFT]
     chosen = drafting or waiting
     if chosen:
-        logits = forward_all(chosen[0][1].model.model, [asked.request for _, asked in chosen])
+        model = chosen[0][1].model.model
+        chosen = [(worker, asked) for worker, asked in chosen if asked.model.model is model]
+        logits = forward_all(model, [asked.request for _, asked in chosen])
         resume([(worker, rows) for (worker, _), rows in zip(chosen, logits, strict=True)])
 
 

@@ -20,6 +20,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from minispec import __version__
+from minispec.drafters.models import describe, models_of
 from minispec.user_cache import cache_folder
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def measure_costs(target: Any, drafter: Drafter | None, turns: int = TURNS, rows
     from minispec.bench_machine import mean_seconds
 
     context = min(CONTEXT, target.n_ctx // 2)
-    window = min(target.n_ctx, getattr(getattr(drafter, "model", None), "n_ctx", target.n_ctx))
+    window = min([target.n_ctx, *(model.n_ctx for model in models_of(drafter))])
     rows = [n for n in rows if context + n <= target.n_ctx]
     one_pass = passes_of(target)
     seconds = partial(mean_seconds, at_least=AT_LEAST)
@@ -100,9 +101,8 @@ def measure_costs(target: Any, drafter: Drafter | None, turns: int = TURNS, rows
             ratios.append(seconds(lambda n=n: one_pass(n)) / ones[-1])  # type: ignore[misc]
         if drafter is not None and window > 1:  # else it never guesses
             ones.append(seconds(lambda: one_pass(1)))
-            for ratios, guess_seconds in zip(
-                guesses, draft_seconds(drafter, some_ids(target)[:window], seconds), strict=True
-            ):
+            ids = some_ids(target)[:window]
+            for ratios, guess_seconds in zip(guesses, draft_seconds(target, drafter, ids, seconds), strict=True):
                 ratios.append(guess_seconds / ones[-1])
     ones = ones or [seconds(lambda: one_pass(1))]  # where the window holds no more
     known = {0: 0.0, 1: 1.0} | {n: median(ratios[1:]) for n, ratios in zip(rows, checks, strict=True)}
@@ -130,20 +130,26 @@ def passes_of(model: Any) -> Callable[[int], Any]:
 
 
 def draft_seconds(
-    drafter: Drafter, ids: Sequence[int], seconds: Callable[[Callable[[], object]], float]
+    target: Any, drafter: Drafter, ids: Sequence[int], seconds: Callable[[Callable[[], object]], float]
 ) -> tuple[float, float]:
-    """Seconds of a further guess, and of each further token to read; ids: as many as fit the context windows."""
+    """Seconds of a further guess, and of each further token to read; ids: as many as fit the context windows.
+
+    A drafter that finds nothing to guess costs what its search does, which is next to nothing.
+    """
     from minispec.sampling import Sampling
     from minispec.speculative import Dice
 
-    drafting, greedy, dice = drafter.start(), Sampling(), Dice(0)
+    cache, greedy, dice = target.new_cache(), Sampling(), Dice(0)
+    drafting = drafter.start(cache)
     context = min(CONTEXT, len(ids) // 2)
+    target.forward(ids[: context + REREAD], cache, n_logits=0)
     length, further_ids = min(LENGTH, len(ids) - context), min(REREAD, len(ids) - context)
 
     def draft(n_read: int, n_draft: int) -> None:
         """Guess after the context and n_read further tokens, which are no longer known when it begins."""
-        drafting.draft(ids[:context], 1, greedy, dice)
-        drafting.draft(ids[: context + n_read], n_draft, greedy, dice)
+        for n_ids, n_guess in ((context, 1), (context + n_read, n_draft)):
+            cache.length = max(n_ids - 1, 0)  # the rows of all ids stay where they are
+            drafting.draft(ids[:n_ids], n_guess, greedy, dice)
 
     draft(0, 1)
     one = seconds(lambda: draft(0, 1))
@@ -183,9 +189,8 @@ def file_of(pair: Pair) -> Path:
     from minispec.bench_machine import describe_machine
 
     machine = describe_machine(pair.target.backend)
-    draft = getattr(pair.drafter, "model", None)
-    shapes = [[asdict(model.config), model.stored] for model in (pair.target, draft) if model is not None]
-    drafter = type(pair.drafter).__name__
+    shapes = [[asdict(model.config), model.stored] for model in (pair.target, *models_of(pair.drafter))]
+    drafter = describe(pair.drafter)
     depends = [
         RECIPE,
         __version__,

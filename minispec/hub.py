@@ -65,6 +65,11 @@ def find_model(name: str, offline: bool = False) -> Path:
     return _fetch(repository, _cached(repository), offline)
 
 
+def names_a_model(name: str) -> bool:
+    """Whether this can be the name of a model, there or not: of the box, short, a folder or a hub id."""
+    return name in BOX or name in SHORT_NAMES or _means_folder(name) or bool(_HUB_ID.fullmatch(name))
+
+
 def short_name(name: str) -> str:
     """The short name of a hub id that has one, else the name itself."""
     return next((short for short, repository in SHORT_NAMES.items() if repository == name), name)

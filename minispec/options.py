@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import click
 
 from minispec.cores import count_cores
+from minispec.methods import help_lines
 from minispec.session import AUTO, SCHEDULES, Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -84,9 +85,11 @@ PROMPT_OPTIONS = [
 PAIR_OPTIONS = [
     click.option("-m", "--target", "--model", default=DEFAULTS.target, show_default=True, metavar="NAME",
                  help="The model whose text is written: story-target, gpt2-medium, a hub id or a folder."),
-    click.option("-d", "--draft", "--draft-model", metavar="NAME|none",
-                 help="The model that guesses; none for plain decoding.  [default: story-draft for story-target, "
-                 "distilgpt2 for gpt2, gpt2 for the larger ones]"),
+    click.option("-d", "--draft", "--draft-model", metavar="NAME|METHOD|none",
+                 help="What guesses: a smaller model, or a method; none for plain decoding. With +, as in "
+                 "prompt-lookup+story-draft, the first that proposes anything drafts the round. Methods: "
+                 f"{'; '.join(help_lines())}.  [default: story-draft for story-target, distilgpt2 for gpt2, gpt2 for "
+                 "the larger ones]"),
 ]
 FILTER_OPTIONS = [
     click.option("--top-k", type=Number(int), default=DEFAULTS.top_k, show_default=True, metavar="N",

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from minispec.hub import short_name
+from minispec.methods import models_in
 
 if TYPE_CHECKING:
     from minispec.costs import Costs
@@ -32,7 +33,7 @@ class Settings:
     """Everything that a run depends on; the defaults of every command are here and nowhere else."""
 
     target: str = "story-target"
-    draft: str | None = None  # None: DEFAULT_DRAFTS has one for the target; "none": no drafter
+    draft: str | None = None  # as methods.py has it; None: DEFAULT_DRAFTS has one; "none": no drafter
     num_draft_tokens: int | str = AUTO  # a number, or AUTO
     max_new_tokens: int = 128
     temperature: float = 0.0
@@ -54,7 +55,7 @@ class Settings:
 
     @property
     def draft_name(self) -> str | None:
-        """The drafter's name, or None for plain decoding. Raises ValueError where there is no default."""
+        """What drafts, as `methods.py` has it, or None. Raises ValueError where there is no default."""
         name = DEFAULT_DRAFTS.get(short_name(self.target)) if self.draft is None else self.draft
         if name is None:
             raise ValueError(
@@ -64,13 +65,13 @@ class Settings:
         return None if name == "none" else name
 
     def as_json(self) -> dict[str, object]:
-        """The settings that `--json` repeats."""
+        """The settings that `--json` repeats; draft_weights are those of the models in the draft."""
         return {
             "target": self.target,
             "draft": self.draft_name,
             "num_draft_tokens": self.num_draft_tokens if self.draft_name else 0,
             "weights": self.weights,
-            "draft_weights": self.draft_weights if self.draft_name else None,
+            "draft_weights": self.draft_weights if models_in(self.draft_name) else None,
             "schedule": self.schedule if self.draft_name else None,
             "seed": self.seed,
         }
@@ -93,31 +94,34 @@ class Pair:
 
     def warm_up(self) -> None:
         """Compile the kernels, or load them."""
-        self.target.warm_up()
-        model = getattr(self.drafter, "model", None)
-        if model is not None:
+        from minispec.drafters.models import models_of
+
+        for model in (self.target, *models_of(self.drafter)):
             model.warm_up()
 
 
 def open_pair(settings: Settings, target: GPT2 | None = None) -> Pair:
     """Load what the settings name; `target` is their target where it is loaded already.
 
-    Raises ValueError for models that cannot be had, or whose vocabularies differ.
+    Raises ValueError for models and methods that cannot be had, and for vocabularies that differ.
     """
-    from minispec.drafters import SmallModelDrafter
+    from minispec.methods import build_drafter, parts_of, taps_of
     from minispec.tokenizer import check_same_vocabulary, load_tokenizer
     from minispec.weights import load_model
 
     tokenizer = load_tokenizer(settings.target, offline=settings.offline)
     name = settings.draft_name
-    if name is not None:  # before the weights are read
-        check_same_vocabulary(tokenizer, load_tokenizer(name, offline=settings.offline))
+    parts = [] if name is None else parts_of(name)
+    for model in models_in(name):  # before the weights are read
+        check_same_vocabulary(tokenizer, load_tokenizer(model, offline=settings.offline))
     if target is None:
         target = load_model(settings.target, settings.weights, settings.backend, settings.offline)
-    if name is None:
+    if not parts:
         return Pair(target, tokenizer)
-    draft = load_model(name, settings.draft_weights, settings.backend, settings.offline)
-    return Pair(target, tokenizer, SmallModelDrafter(draft))
+    taps = taps_of(parts, target)
+    if taps:
+        target = target.tapped(taps)  # type: ignore[attr-defined,unused-ignore]
+    return Pair(target, tokenizer, build_drafter(parts, settings, target, tokenizer))
 
 
 def decode(settings: Settings, pair: Pair, prompt_ids: Sequence[int], *, plain: bool = False) -> Iterator[Step]:

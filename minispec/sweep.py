@@ -14,10 +14,12 @@ import threading
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minispec import __version__
 from minispec.hub import find_model
+from minispec.methods import models_in, parts_of
 from minispec.prompts import Prompt
 from minispec.session import Pair, Settings, decode, open_pair
 from minispec.sweep_counts import Counts, Seconds, count_run, time_run
@@ -65,7 +67,11 @@ def make_jobs(
         for temperature in temperatures:
             one = replace(settings, draft="none" if name is None else name, temperature=temperature)
             if name is None:
-                variants.append(replace(one, num_draft_tokens=0, draft_weights=Settings.draft_weights))
+                one = replace(one, num_draft_tokens=0)
+            if not models_in(name):
+                one = replace(one, draft_weights=Settings.draft_weights)
+            if name is None:
+                variants.append(one)
             else:
                 variants += [replace(one, num_draft_tokens=length) for length in lengths]
     jobs = [Job(job_key(prompt, one), prompt, one) for prompt in prompts for one in variants]
@@ -77,11 +83,29 @@ def job_key(prompt: Prompt, settings: Settings) -> str:
 
     The names of models are not in it, nor is the prompt's kind: results are filed under these when they are read.
     """
-    names = {"target": settings.target, "draft": settings.draft_name}
-    models = {role: None if name is None else model_digest(name, settings.offline) for role, name in names.items()}
-    parts = asdict(settings) | models | {"prompt": prompt.text, "minispec": __version__}
+    digests = {"target": model_digest(settings.target, settings.offline), "draft": draft_digest(settings)}
+    parts = asdict(settings) | digests | {"prompt": prompt.text, "minispec": __version__}
     del parts["offline"]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def draft_digest(settings: Settings) -> str | None:
+    """What a draft's guesses depend on: a model's files, a method's name and argument, or the files that these mean."""
+    told = []
+    for part in [] if settings.draft_name is None else parts_of(settings.draft_name):
+        if part.method is None:
+            told.append(model_digest(part.name, settings.offline))
+            continue
+        files = part.method.files(settings, part.argument)
+        depends = [file_digest(file) for file in files] if files else [part.argument or ""]
+        told.append(":".join([part.name, *depends]))
+    return "+".join(told) or None
+
+
+def file_digest(file: Path) -> str:
+    """A hash over a file."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 @lru_cache
@@ -91,8 +115,7 @@ def model_digest(name: str, offline: bool) -> str:
     for path in sorted(find_model(name, offline).iterdir()):
         if path.suffix in (".json", ".safetensors", ".txt"):
             digest.update(path.name.encode())
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+            digest.update(bytes.fromhex(file_digest(path)))
     return digest.hexdigest()
 
 
@@ -127,7 +150,7 @@ def group_jobs(jobs: Iterable[Job], done: Collection[str] = ()) -> list[tuple[Jo
 def check_here(job: Job) -> None:
     """Raise ValueError on a machine where this job would be another one: all that it depends on is in its key."""
     if job_key(job.prompt, job.settings) != job.key:
-        names = " or ".join(name for name in (job.settings.target, job.settings.draft_name) if name)
+        names = " or ".join([job.settings.target, *models_in(job.settings.draft_name)])
         raise ValueError(
             f"the worker on {platform.node()} has another version of minispec (there {__version__}), or other files "
             f"of {names}: install the same there"

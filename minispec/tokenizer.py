@@ -15,6 +15,8 @@ import codecs
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 
 from minispec.json_file import read_json
@@ -53,6 +55,14 @@ class Tokenizer:
 
     def __repr__(self) -> str:
         return f"<Tokenizer {self.encoding.name}, {self.n_vocab} tokens>"
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash over the bytes of all tokens in order: tables of another vocabulary are known by it."""
+        digest = sha256()
+        for token in self._bytes:
+            digest.update(len(token).to_bytes(4, "little") + token)
+        return digest.hexdigest()
 
     def encode(self, text: str) -> list[int]:
         """Ids of ordinary text; it never fails, and no control token comes out, whatever the text says.

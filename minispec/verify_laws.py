@@ -8,17 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from minispec.drafters import SmallModelDrafter
+from minispec.drafters.models import models_of, with_models
 from minispec.enumeration import Script, law
 from minispec.sampling import Sampling
 from minispec.session import Pair
-from minispec.speculative import Draft, Probs, Sampler, Target, judge, speculate
+from minispec.speculative import Draft, Drafter, Drafting, Probs, Sampler, Target, judge, speculate
 from minispec.trace import run_all
 from minispec.verify_texts import Counts, Mismatch, Rng, random_prompt
 
@@ -53,7 +53,8 @@ class Blurred:
 
 def draft_model(pair: Pair) -> Target:
     """The model that drafts, or one to stand in for it."""
-    return pair.drafter.model if isinstance(pair.drafter, SmallModelDrafter) else Blurred(pair.target)
+    models: list[Target] = models_of(pair.drafter)
+    return models[0] if models else Blurred(pair.target)
 
 
 @dataclass
@@ -118,28 +119,46 @@ def same_law(pair: Pair, rng: Rng, top_k: int = 0) -> Counts:
     return {"probabilities": joint_law(pair, rng) + one_place_law(pair, rng, top_k)}
 
 
-class OneBlock(SmallModelDrafter):
-    """Guesses once in a text, after its prompt: a walk through many long blocks would take too long."""
+class OneBlock:
+    """A drafter that guesses once in a text, after its prompt: to walk through many long blocks would take too long."""
 
-    def start(self, cache: Any = None) -> Any:
+    def __init__(self, drafter: Drafter) -> None:
+        self.drafter, self.n_vocab = drafter, drafter.n_vocab
+
+    def start(self, cache: Any = None) -> OneBlockDrafting:
         """Begin a text with its one block."""
-        drafting, blocks = super().start(cache), count()
-        draft = drafting.draft
-        drafting.draft = lambda *case: draft(*case) if next(blocks) == 0 else Draft([], [])  # type: ignore[method-assign]
-        return drafting
+        return OneBlockDrafting(self.drafter.start(cache))
+
+
+class OneBlockDrafting:
+    """The first block is the drafter's, all others are empty."""
+
+    def __init__(self, drafting: Drafting) -> None:
+        self.drafting: Drafting | None = drafting
+
+    def draft(self, *case: Any) -> Draft:
+        """The block, if it is the first."""
+        drafting, self.drafting = self.drafting, None
+        return Draft([], []) if drafting is None else drafting.draft(*case)
 
 
 def joint_law(pair: Pair, rng: Rng) -> int:
     """What `speculate` writes along every path of choices, against products of the target's own probabilities."""
     n_draft = int(rng.integers(1, 5))
-    n_new, kind = (3, SmallModelDrafter) if n_draft < 3 else (n_draft + 1, OneBlock)
+    n_new = 3 if n_draft < 3 else n_draft + 1
     sampling = Sampling(round(float(rng.uniform(0.5, 1.5)), 3), top_k=3 if n_new == 3 else 2)
     prompt = random_prompt(pair, rng, longest=12)
-    target, draft = Remembered(pair.target, sampling), Remembered(draft_model(pair), sampling)
+    guesser = SmallModelDrafter(Blurred(pair.target)) if pair.drafter is None else pair.drafter
+    if not models_of(guesser):
+        prompt += prompt[: len(prompt) // 2]  # such as those who copy find something in
+    target = Remembered(pair.target, sampling)
+    drafter = with_models(guesser, lambda model: Remembered(model, sampling))
+    if n_draft > 2:
+        drafter = OneBlock(drafter)
     options: Any = {"max_new_tokens": n_new, "n_draft": n_draft, "sampling": AsTheyAre()}
 
     def written(choices: Script) -> tuple[int, ...]:
-        return tuple(run_all(prompt, speculate(target, kind(draft), prompt, choices=choices, **options)).ids)
+        return tuple(run_all(prompt, speculate(target, drafter, prompt, choices=choices, **options)).ids)
 
     case = f"{n_new} new tokens, {n_draft} guesses a round, {sampling!r}, prompt ids {prompt}"
     return compare_laws(law(written), own_law(target, prompt, n_new), case)

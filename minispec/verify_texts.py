@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from minispec.costs import Costs
 from minispec.draft_length import AutoLength
 from minispec.drafters import SmallModelDrafter
+from minispec.drafters.models import models_of
 from minispec.gumbel import Gumbel
 from minispec.model import GPT2
 from minispec.plain import generate
@@ -136,7 +137,7 @@ def same_text(pair: Pair, rng: Rng, sampled: bool = False) -> Counts:
     with threads(pair.target, few):
         plain = run_all(prompt, generate(pair.target, prompt, **settings))
     drafters: dict[str, Drafter | None] = {
-        "the draft model": pair.drafter,
+        "the drafter": pair.drafter,
         "random guesses": RandomGuesses(pair.target.n_vocab, [*prompt, *plain.ids], rng),
         "the target drafting for itself": SmallModelDrafter(pair.target),
     }
@@ -197,7 +198,7 @@ def same_bits(pair: Pair, rng: Rng) -> Counts:
 
     A quarter of the texts may be as long as the context window, the others up to 100 tokens.
     """
-    models = {"target": pair.target, "draft model": getattr(pair.drafter, "model", None)}
+    models = {"target": pair.target} | {f"draft model {i}": model for i, model in enumerate(models_of(pair.drafter), 1)}
     counts = Counter[str]()
     for name, model in models.items():
         if isinstance(model, GPT2):

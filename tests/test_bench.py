@@ -35,6 +35,7 @@ from minispec.bench_models import Model
 from minispec.bench_passes import PassTime
 from minispec.bench_texts import Program, Written
 from minispec.bench_worker import Worker
+from minispec.drafters import SmallModelDrafter
 from minispec.model import GPT2, GPT2Config
 from minispec.options import PARTS
 from minispec.session import Settings
@@ -135,7 +136,7 @@ def test_the_cost_of_a_context() -> None:
 
 
 def test_copies_in_8_bits_are_timed_too() -> None:
-    models = (Model("a", "f32", "a"), Model("b", "int8", "b"))
+    models = (Model("a", "f32", "a"), Model("./b", "int8", "b"))
     plan = Plan(Settings(), models, PARTS, [4], ["x"], 1)
     assert models_to_time(plan) == [*models, Model("a", "int8", "a")]
 
@@ -158,7 +159,7 @@ def test_what_is_outside_the_passes_is_a_part_of_the_time(pair: tuple[str, str])
     target, draft = map(load_model, pair)
     prompts = [[1, 2], [3]]
     plain = bench_texts.write_texts(target, None, prompts, 20, 0)
-    speculative = bench_texts.write_texts(target, draft, prompts, 20, 3)
+    speculative = bench_texts.write_texts(target, SmallModelDrafter(draft), prompts, 20, 3)
     assert plain.ids == speculative.ids
     assert (plain.n_tokens, plain.passes, plain.drafted) == (40, 40, 0)
     assert speculative.passes is not None
@@ -309,7 +310,7 @@ def test_transformers_writes_the_same_texts(pair: tuple[str, str]) -> None:
     pytest.importorskip("transformers")
     target, draft = map(load_model, pair)
     prompts = [[1, 2], [3]]
-    ours = bench_texts.minispec_program(target, draft, prompts, 12, [3])
+    ours = bench_texts.minispec_program(target, SmallModelDrafter(draft), prompts, 12, [3])
     with bench_transformers.transformers_program(*pair, prompts, 12, [3], threads=1) as theirs:
         texts = [arm().ids for arm in (ours.plain, ours.speculative[3], theirs.plain, theirs.speculative[3])]
     assert len(set(texts)) == 1
@@ -453,7 +454,7 @@ def test_the_cross_over_is_said_in_words() -> None:
 def test_a_batch_is_written_and_counted(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_batch, "mean_seconds", lambda work: work() or 1.0)
     target, draft = (load_model(folder) for folder in pair)
-    rows = bench_batch.time_batches(target, draft, [[5], [6, 7]], 9, [1, 3], [1, 3], 1, quiet=True)
+    rows = bench_batch.time_batches(target, SmallModelDrafter(draft), [[5], [6, 7]], 9, [1, 3], [1, 3], 1, quiet=True)
     assert [(row.texts, row.num_draft_tokens, row.rows) for row in rows] == [
         (1, 1, 2),
         (1, 3, 4),
@@ -461,7 +462,7 @@ def test_a_batch_is_written_and_counted(pair: tuple[str, str], monkeypatch: pyte
         (3, 3, 12),
     ]
     assert all(row.same_text and row.plain_passes == 9 and row.passes < 9 for row in rows)
-    short = bench_short.time_short(target, draft, [5], 3, 1, quiet=True)
+    short = bench_short.time_short(target, SmallModelDrafter(draft), [5], 3, 1, quiet=True)
     assert [row.tokens for row in short] == [1, 2, 4, 8]
 
 

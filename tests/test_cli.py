@@ -110,7 +110,7 @@ def test_texts_written_together_are_drafted_sequentially(run: Any, tmp_path: Pat
 
 def test_weights_of_a_draft_that_is_none_are_no_use(run: Any) -> None:
     _, _, err = run("generate", PROMPT, "-n", "3", "-d", "none", "--draft-weights", "int8")
-    assert "note: --draft-weights has no effect without a draft" in err
+    assert "note: --draft-weights has no effect without a draft model: leave out -d none" in err
     _, _, err = run("generate", PROMPT, "-n", "3", "--draft-weights", "int8")
     assert "note" not in err
 

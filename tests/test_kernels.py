@@ -194,8 +194,8 @@ def test_a_pass_as_one_call_has_the_bits_of_its_operations_one_by_one(
     logits = np.full((n_logits, config.n_vocab), np.nan, np.float32)
     epsilon, sequences = np.float32(config.layer_norm_epsilon), np.array([[0, n_past, n_new, n_logits]], np.int64)
     caches = cut.block_keys, cut.block_values
-    nothing = NOTHING, NOTHING, NO_FEATURES
-    run(n_crew, model.weights, epsilon, ids[n_past : n_past + n_new], sequences, *caches, logits, *nothing)
+    new = ids[n_past : n_past + n_new]
+    run(n_crew, model.weights, epsilon, new, sequences, *caches, logits, NOTHING, NOTHING, NO_FEATURES)
     assert_same_bits(logits, expected[n_past + n_new - n_logits :])
     whole.length = cut.length = n_past + n_new
     assert bits(model, whole) == bits(model, cut)
@@ -211,8 +211,10 @@ def test_threads_wait_for_each_other() -> None:
         logits = np.full_like(expected, np.nan)
         epsilon = np.float32(model.config.layer_norm_epsilon)
         sequences = np.array([[0, 0, len(ids), len(ids)]], np.int64)
-        caches, nothing = (together.block_keys, together.block_values), (NOTHING, NOTHING, NO_FEATURES)
-        run(n_crew, model.weights, epsilon, ids, sequences, *caches, logits, *nothing)
+        keys, values = together.block_keys, together.block_values
+        run(
+            n_crew, model.weights, epsilon, ids, sequences, keys, values, logits, NOTHING, NOTHING, NO_FEATURES,
+        )  # fmt: skip
         assert_same_bits(logits, expected)
 
 

@@ -23,6 +23,7 @@ STORIES = [f"Once upon a time, {who} had a {what}. The {what} was {how}. {who} w
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The recipe with small models, as a function of the folder it works in: it returns the output folder."""
     path = Path(__file__).resolve().parents[1] / "weights" / "train.py"
+    monkeypatch.syspath_prepend(str(path.parent))
     spec = importlib.util.spec_from_file_location("train", path)
     assert spec
     assert spec.loader

@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
+from stories import END, read_stories
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -39,11 +40,9 @@ from minispec import Sampling, load_model, speculate
 from minispec.batch import generate_batch
 from minispec.drafters import SmallModelDrafter
 
-END = "<|endoftext|>"
 N_VOCAB = 4096
 N_CTX = 512
 SAVE_EVERY = 200  # steps
-HELD_OUT = 6  # of 256 stories, about one in 43, are never trained on
 TOGETHER = 32  # texts that are drawn at a time
 ASKED = 100  # held-out stories that are written on, to count what is kept
 
@@ -144,21 +143,6 @@ class GPT2(nn.Module):
 
 
 # --- text ----------------------------------------------------------------------------------------
-
-
-def read_stories(corpus: Path) -> tuple[list[str], list[str]]:
-    """The stories of every .txt file below `corpus`: (for training, held out), parted by their hash."""
-    stories = [
-        story.strip()
-        for file in sorted(corpus.rglob("*.txt"))
-        for story in file.read_text(encoding="utf-8").split(END)
-        if story.strip()
-    ]
-    if not stories:
-        raise SystemExit(f"train: no stories in {corpus}: give a folder with .txt files")
-    held = [s for s in stories if hashlib.sha256(s.encode()).digest()[0] < HELD_OUT]
-    kept = set(held)
-    return [s for s in stories if s not in kept], held
 
 
 def train_tokenizer(stories: list[str], folder: Path) -> None:

@@ -25,8 +25,8 @@ import torch
 from frozen_target import FrozenTarget, Seen
 from head import Head, rates
 from safetensors.torch import save_file
+from stories import read_stories
 from torch import Tensor, nn
-from train import read_stories
 
 from minispec.heads import VERSION
 from minispec.tokenizer import load_tokenizer

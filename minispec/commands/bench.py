@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from minispec.commands.shared import given, note, output_format
+from minispec.methods import models_in
 from minispec.options import (
     DEFAULTS,
     MACHINE_OPTIONS,
@@ -118,7 +119,7 @@ def bench(context: click.Context, /, **options: Any) -> None:
         write_predictions(options["plot_file"], report.tables["prediction"])
     asked = {"target": models[0].label, "weights": models[0].weights, "draft": None, "draft_weights": None}
     if len(models) > 1:
-        asked |= {"draft": models[1].label, "draft_weights": models[1].weights}
+        asked |= {"draft": models[1].label, "draft_weights": models[1].weights if models_in(models[1].name) else None}
     asked_texts = {"prompts": list(plan.prompts), "max_new_tokens": settings.max_new_tokens}
     render = {"md": bench_report.as_markdown, "csv": bench_report.as_csv, "json": bench_report.as_json}[output]
     click.echo(render(report, asked | asked_texts | {"repetitions": plan.repetitions}))

@@ -39,8 +39,8 @@ SWEEP_OPTIONS = [
                  help='Prompts, one a line: as text, or as {"prompt": "...", "kind": "..."}.  '
                  "[default: 60 that come along, of six kinds]"),
     click.option("--per-kind", type=Number(int, 1), metavar="N", help="Take the first N prompts of each kind."),
-    click.option("-d", "--draft", "--draft-model", "drafts", multiple=True, metavar="NAME|none",
-                 help="A model that guesses; may be given again.  [default: as in generate]"),
+    click.option("-d", "--draft", "--draft-model", "drafts", multiple=True, metavar="NAME|METHOD|none",
+                 help="What guesses, as in generate; may be given again.  [default: as in generate]"),
     click.option("-k", "--num-draft-tokens", "lengths", type=Numbers(1), default="1,2,4,6,8", show_default=True,
                  metavar="N,...", help="Draft lengths: numbers, as what auto does depends on the machine."),
     click.option("-t", "--temperature", "--temp", "temperatures", type=Numbers(0, kind=float), metavar="X,...",

@@ -70,7 +70,7 @@ OVERLAP_OPTIONS = [
 MODEL_OPTIONS = [
     click.option("-m", "--target", "--model", metavar="NAME",
                  help=f"The target, for its memory and --measured.  [default: {EXAMPLE}; measured: {DEFAULTS.target}]"),
-    click.option("-d", "--draft", "--draft-model", metavar="NAME|none",
+    click.option("-d", "--draft", "--draft-model", metavar="NAME|METHOD|none",
                  help="The draft, likewise.  [default: as for generate]"),
 ]
 SHOW_OPTIONS = [
@@ -211,12 +211,12 @@ def measure(settings: Settings, quiet: bool) -> MeasuredCosts:
 
 
 def memory_of_pair(settings: Settings) -> Iterator[tuple[str, str, Memory]]:
-    """Name, kind of weights and memory of the target, and of the draft if there is one."""
+    """Name, kind of weights and memory of the target, and of the models that draft."""
+    from minispec.methods import models_in
     from minispec.theory import memory
 
     yield settings.target, settings.weights, memory(shape_named(settings.target), settings.weights)
-    draft = settings.draft_name
-    if draft is not None:
+    for draft in models_in(settings.draft_name):
         yield draft, settings.draft_weights, memory(shape_named(draft), settings.draft_weights)
 
 

@@ -1,12 +1,17 @@
-"""Ways of guessing, one file each, behind one protocol: `minispec.speculative.Drafter`."""
+"""Ways of guessing, one file each, behind one protocol: `minispec.speculative.Drafter`. By name: `minispec.methods`."""
 
+from minispec.drafters.combined import CombinedDrafter
 from minispec.drafters.eagle import EagleDrafter
 from minispec.drafters.early_exit import EarlyExitDrafter
 from minispec.drafters.medusa import MedusaDrafter
 from minispec.drafters.mtp import MTPDrafter
+from minispec.drafters.ngram import NgramDrafter
 from minispec.drafters.parallel import ParallelDrafter
+from minispec.drafters.prompt_lookup import PromptLookupDrafter
 from minispec.drafters.small_model import SmallModelDrafter
+from minispec.drafters.suffix import SuffixDrafter
 
 __all__ = [
-    "EagleDrafter", "EarlyExitDrafter", "MTPDrafter", "MedusaDrafter", "ParallelDrafter", "SmallModelDrafter",
+    "CombinedDrafter", "EagleDrafter", "EarlyExitDrafter", "MTPDrafter", "MedusaDrafter", "NgramDrafter",
+    "ParallelDrafter", "PromptLookupDrafter", "SmallModelDrafter", "SuffixDrafter",
 ]  # fmt: skip

@@ -205,8 +205,8 @@ def _smallest_pass(dtype: np.dtype[Any]) -> None:
         *linear_, one, one, weight[0], one, one, one,
     )  # fmt: skip
     one_row = np.array([[0, 0, 1, 1]], np.int64)
-    caches, nothing = empty_caches(1, 1, 1, 1, 1), (NOTHING, NOTHING, NO_FEATURES)
-    run(2, w, np.float32(1), np.zeros(1, np.int64), one_row, *caches, row, *nothing)
+    caches = empty_caches(1, 1, 1, 1, 1)
+    run(2, w, np.float32(1), np.zeros(1, np.int64), one_row, *caches, row, NOTHING, NOTHING, NO_FEATURES)
 
 
 def _layer() -> str | None:

@@ -1,0 +1,40 @@
+"""What a drafter is made of: the models whose passes it needs, stand-ins for them, and its name for tables of prices.
+
+A drafter keeps its model in `model`, and drafters that it is put together from in `drafters`. Nothing else is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from typing import Any
+
+
+def is_model(thing: Any) -> bool:
+    """Whether passes can be made with it."""
+    return hasattr(thing, "forward") and hasattr(thing, "new_cache")
+
+
+def models_of(drafter: Any) -> list[Any]:
+    """The models that guess, none for a drafter without."""
+    own = getattr(drafter, "model", None)
+    inner = [model for one in getattr(drafter, "drafters", ()) for model in models_of(one)]
+    return [own, *inner] if is_model(own) else inner
+
+
+def with_models(drafter: Any, stand_in: Callable[[Any], Any]) -> Any:
+    """The same drafter on stand-ins for its models; the drafter itself where it has none."""
+    if not models_of(drafter):
+        return drafter
+    twin = copy(drafter)
+    if is_model(getattr(drafter, "model", None)):
+        twin.model = stand_in(drafter.model)
+    if hasattr(drafter, "drafters"):
+        twin.drafters = [with_models(one, stand_in) for one in drafter.drafters]
+    return twin
+
+
+def describe(drafter: Any) -> str:
+    """Its kind, and what its price depends on besides its models."""
+    told: str = drafter.describe() if hasattr(drafter, "describe") else type(drafter).__name__
+    return told

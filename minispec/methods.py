@@ -1,0 +1,235 @@
+"""Ways to draft by name: what `-d` takes besides a model's name, and how each becomes a `Drafter`.
+
+    MODEL             a smaller model of the same vocabulary guesses
+    METHOD            a way that is named here
+    METHOD:ARGUMENT   the same, with what it is to work with
+    ONE+OTHER         of several, the first that proposes anything drafts the round
+
+A method has an entry in METHODS: what the help text says of it, and a function that builds its drafter. Nothing heavy
+is imported before one is built: the help text is made of this.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from minispec.hub import BOX, SHORT_NAMES, find_model, names_a_model
+
+if TYPE_CHECKING:
+    from minispec.model import GPT2
+    from minispec.session import Settings
+    from minispec.speculative import Drafter
+    from minispec.tokenizer import Tokenizer
+
+LIST = "minispec generate --help lists the methods"
+
+
+def _no_taps(target: GPT2, argument: str | None) -> tuple[int, ...]:
+    return ()
+
+
+def _no_files(settings: Settings, argument: str | None) -> list[Path]:
+    return []
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to draft.
+
+    about: a line for the help text. build: settings, target, its tokenizer and the argument to a drafter; ValueError in
+    one line for what cannot be. argument: what may stand after the colon, in brackets where it may be left out.
+    lossy: whether what is written has another law than the target's. taps: the depths whose hidden states it wants in
+    the target's cache. files: what its guesses depend on besides target, draft weights and argument. copy: how the copy
+    of the target is kept that it drafts with, if it does.
+    """
+
+    about: str
+    build: Callable[[Settings, GPT2, Tokenizer, str | None], Drafter]
+    argument: str = ""
+    lossy: bool = False
+    taps: Callable[[GPT2, str | None], tuple[int, ...]] = _no_taps
+    files: Callable[[Settings, str | None], list[Path]] = _no_files
+    copy: str | None = None
+
+    @property
+    def needs_argument(self) -> bool:
+        """Whether it cannot do without."""
+        return bool(self.argument) and not self.argument.startswith("[")
+
+
+# --- the methods -----------------------------------------------------------------------------------
+
+
+def _prompt_lookup(settings: Settings, target: GPT2, tokenizer: Tokenizer, argument: str | None) -> Drafter:
+    from minispec.drafters.prompt_lookup import LONGEST, PLACES, PromptLookupDrafter
+
+    longest, which = LONGEST, PLACES[0]
+    for word in argument.split(",") if argument else []:
+        if word in PLACES:
+            which = word
+        elif word.isascii() and word.isdigit() and 0 < int(word) <= target.n_ctx:
+            longest = int(word)
+        else:
+            raise ValueError(
+                f"the draft prompt-lookup:{argument!s:.60} has {word!r:.40}: give the tokens to look for, 1 to "
+                f"{target.n_ctx}, or {' or '.join(PLACES)}, as in prompt-lookup:4,first"
+            )
+    return PromptLookupDrafter(target.n_vocab, longest, which)
+
+
+def _suffix(settings: Settings, target: GPT2, tokenizer: Tokenizer, argument: str | None) -> Drafter:
+    from minispec.drafters.suffix import SuffixDrafter
+
+    return SuffixDrafter(target.n_vocab)
+
+
+def _ngram(settings: Settings, target: GPT2, tokenizer: Tokenizer, argument: str | None) -> Drafter:
+    from minispec.drafters.ngram import open_ngram
+
+    (path,) = _ngram_files(settings, argument)
+    return open_ngram(path, tokenizer)
+
+
+def _ngram_files(settings: Settings, argument: str | None) -> list[Path]:
+    from minispec.drafters.ngram import table_of
+    from minispec.user_path import user_path
+
+    if argument is None:
+        return [table_of(find_model(settings.target, settings.offline))]
+    path = user_path(argument)
+    if not path.is_file():
+        raise ValueError(f"the draft ngram:{argument:.200} names no file: give one that weights/ngram.py has written")
+    return [path]
+
+
+def _self_int8(settings: Settings, target: GPT2, tokenizer: Tokenizer, argument: str | None) -> Drafter:
+    from minispec.drafters.small_model import SmallModelDrafter
+    from minispec.weights import load_model
+
+    if target.stored == "int8":
+        raise ValueError(
+            f"self-int8 drafts with the 8-bit copy of {settings.target}, which is kept in 8 bits already: leave out "
+            "--weights int8, or take another draft"
+        )
+    return SmallModelDrafter(load_model(settings.target, "int8", settings.backend, settings.offline))
+
+
+METHODS: dict[str, Method] = {
+    "prompt-lookup": Method(
+        "what followed the last N (3) tokens where they stood before, most recently or first", _prompt_lookup,
+        argument="[N,first]",
+    ),
+    "suffix": Method("the same with counts, and the longer the match the longer the draft", _suffix),
+    "ngram": Method(
+        "a table of what mostly follows 0 to 4 tokens, counted over the training text", _ngram, argument="[PATH]",
+        files=_ngram_files,
+    ),
+    "self-int8": Method("the target's 8-bit copy, a quarter of a pass a guess", _self_int8, copy="int8"),
+}  # fmt: skip
+
+
+# --- what a draft is made of -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the drafters that a draft names: a method with its argument, or, without a method, a model."""
+
+    name: str
+    method: Method | None = None
+    argument: str | None = None
+
+    def build(self, settings: Settings, target: GPT2, tokenizer: Tokenizer) -> Drafter:
+        """Its drafter. Raises ValueError for what cannot be had."""
+        if self.method is not None:
+            return self.method.build(settings, target, tokenizer, self.argument)
+        from minispec.drafters.small_model import SmallModelDrafter
+        from minispec.weights import load_model
+
+        return SmallModelDrafter(load_model(self.name, settings.draft_weights, settings.backend, settings.offline))
+
+
+def parts_of(draft: str) -> list[Part]:
+    """The parts of what -d says. Raises ValueError for a name that is neither a method's nor can be a model's."""
+    if draft not in METHODS and os.path.isdir(draft):  # its name may hold any of our signs
+        return [Part(draft)]
+    return [_part(text) for text in draft.split("+")]
+
+
+def _part(text: str) -> Part:
+    name, colon, argument = text.partition(":")
+    method = METHODS.get(name)
+    if method is None:
+        if not names_a_model(text):
+            raise _unknown(text)
+        return Part(text)
+    if colon and not method.argument:
+        raise ValueError(f"the draft {text!r:.80} gives {name} an argument, and it takes none: leave out :{argument}")
+    if method.needs_argument and not argument:
+        raise ValueError(f"the draft {text!r:.80} lacks its argument: give {name}:{method.argument} ({LIST})")
+    if colon and not argument:
+        raise ValueError(f"the draft {text!r:.80} ends in a colon: leave it out, or give {usage(name)}")
+    return Part(name, method, argument or None)
+
+
+def _unknown(text: str) -> ValueError:
+    word = text.partition(":")[0].strip().lower()
+    near = get_close_matches(word, [*METHODS, *BOX, *SHORT_NAMES], n=3, cutoff=0.5)
+    choice = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join([*BOX, *SHORT_NAMES])}"
+    return ValueError(
+        f"no model is called {text!r:.80}, and no method: {choice} ({LIST}; or give a hub id org/name, or a folder)"
+    )
+
+
+def models_in(draft: str | None) -> list[str]:
+    """The names of the models that a draft is made of, target not included."""
+    return [] if draft is None else [part.name for part in parts_of(draft) if part.method is None]
+
+
+def is_model(draft: str | None) -> bool:
+    """Whether a draft is one model, and no method."""
+    return models_in(draft) == [draft]
+
+
+def is_lossy(draft: str | None) -> bool:
+    """Whether what is written with a draft has another law than the target's."""
+    parts = [] if draft is None else parts_of(draft)
+    return any(part.method is not None and part.method.lossy for part in parts)
+
+
+def taps_of(parts: Sequence[Part], target: GPT2) -> tuple[int, ...]:
+    """The depths of all hidden states that the parts want, in order."""
+    wanted = [part.method.taps(target, part.argument) for part in parts if part.method is not None]
+    return tuple(sorted({depth for depths in wanted for depth in depths}))
+
+
+def build_drafter(parts: Sequence[Part], settings: Settings, target: GPT2, tokenizer: Tokenizer) -> Drafter:
+    """The drafter of all parts together. Raises ValueError for what cannot be had."""
+    drafters = [part.build(settings, target, tokenizer) for part in parts]
+    if len(drafters) == 1:
+        return drafters[0]
+    from minispec.drafters.combined import CombinedDrafter
+
+    return CombinedDrafter(drafters)
+
+
+# --- help ------------------------------------------------------------------------------------------
+
+
+def usage(name: str) -> str:
+    """A method's name with what may stand after its colon: ngram[:PATH]."""
+    argument = METHODS[name].argument
+    if argument.startswith("["):
+        return f"{name}[:{argument[1:]}"
+    return f"{name}:{argument}" if argument else name
+
+
+def help_lines() -> Iterator[str]:
+    """A line for each method."""
+    for name, method in METHODS.items():
+        yield f"{usage(name)}: {method.about}{' (lossy: another law than the target)' * method.lossy}"

@@ -22,7 +22,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from minispec.speculative import Step
+from minispec.speculative import NO_TREES, Step
 
 TARGET, DRAFT = "target", "draft"  # what a pass is for
 
@@ -36,6 +36,7 @@ class Pass:
 
     model: StandIn
     request: Request
+    tree: tuple[Sequence[int], Sequence[int]] | None = None  # guesses and their parents, for `forward_tree`
 
 
 @dataclass(frozen=True)
@@ -113,10 +114,22 @@ class StandIn:
 
     def forward(self, ids: Sequence[int], cache: Any, n_logits: int | None = None) -> NDArray[Any]:
         """The model's own logits, once the others are ready, too."""
+        return self._ask(Pass(self, (ids, cache, n_logits)))
+
+    def forward_tree(
+        self, ids: Sequence[int], guesses: Sequence[int], parents: Sequence[int], cache: Any
+    ) -> NDArray[Any]:
+        """The model's own logits, from a pass of this text alone."""
+        if not hasattr(self.model, "forward_tree"):
+            raise ValueError(NO_TREES)
+        return self._ask(Pass(self, (ids, cache, None), (guesses, parents)))
+
+    @staticmethod
+    def _ask(asked: Pass) -> NDArray[Any]:
         worker = threading.current_thread()
         if not isinstance(worker, Worker):
             raise ValueError("this model belongs to a text of a batch: outside it, use the model itself")
-        logits: NDArray[Any] = worker.say(Pass(self, (ids, cache, n_logits)))
+        logits: NDArray[Any] = worker.say(asked)
         return logits
 
 
@@ -169,13 +182,23 @@ def serve(waiting: Sequence[tuple[Worker, Pass]]) -> None:
     if chosen:
         model = chosen[0][1].model.model
         chosen = [(worker, asked) for worker, asked in chosen if asked.model.model is model]
-        logits = forward_all(model, [asked.request for _, asked in chosen])
+        logits = answers([asked for _, asked in chosen])
         resume([(worker, rows) for (worker, _), rows in zip(chosen, logits, strict=True)])
+
+
+def answers(asked: Sequence[Pass]) -> list[NDArray[Any]]:
+    """The logits of passes of one model: chains together, trees one after the other."""
+    model = asked[0].model.model
+    together = iter(forward_all(model, [one.request for one in asked if one.tree is None]))
+    return [
+        next(together) if one.tree is None else model.forward_tree(one.request[0], *one.tree, one.request[1])
+        for one in asked
+    ]
 
 
 def forward_all(model: Any, requests: Sequence[Request]) -> list[NDArray[Any]]:
     """A pass for all requests; for a model that knows no batches, one after the other."""
-    if hasattr(model, "forward_batch"):
+    if hasattr(model, "forward_batch") and requests:
         together: list[NDArray[Any]] = model.forward_batch(requests)
         return together
     return [model.forward(*request) for request in requests]

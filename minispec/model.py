@@ -399,7 +399,8 @@ class GPT2:
         aside = [run.aside(cache.n_ctx) for run in runs]
         if hasattr(self.ops, "forward"):
             ids = np.concatenate([run.ids for run in runs])
-            sequences = [(cache.slot, run.n_past, len(run.ids), run.n_logits) for run in runs]
+            slot = cache.slot
+            sequences = [(slot, run.n_past, len(run.ids), run.n_logits) for run in runs]
             places = np.concatenate(aside)
             features = self._forward(ids, sequences, cache, logits, aside=places)
             if self.taps:

@@ -8,9 +8,11 @@ in one target pass, which gives the target's distribution at each guess and one 
 guesses in order while a coin allows; **replace** the first refused one by a draw from what the target
 has over the draft (or add a bonus token when none was refused); **roll back** the cache to what was kept.
 
-One rule serves all: greedy decoding is a distribution with one token in it.
+One rule serves all: greedy decoding is a distribution with one token in it. And a draft may branch: a second guess
+for the same place is judged where the first was refused, against what the target then has over the draft.
 
-Source: Leviathan, Kalman, Matias 2023 (arXiv 2211.17192); Chen et al. 2023 (arXiv 2302.01318).
+Source: Leviathan, Kalman, Matias 2023 (arXiv 2211.17192); Chen et al. 2023 (arXiv 2302.01318). Trees: Miao et al. 2023
+(arXiv 2305.09781), Chen et al. 2024 (arXiv 2402.12374). Blocks: Sun et al. 2024 (arXiv 2403.10444).
 """
 
 from __future__ import annotations
@@ -27,13 +29,15 @@ Probs = NDArray[Any]  # [n_vocab], sums to one: float64, or Fraction where a tes
 Stop = Callable[[Sequence[int]], bool]  # given the new tokens so far: does the text end after the last?
 GoOn = Callable[[Callable[[], float]], bool]  # after a guess, given how sure the drafter was of it: another one?
 GROUP = 256  # tokens whose probabilities a draw sums at once
+VERIFICATIONS = ("token", "block")  # how guesses are judged: one by one, or as a block
+NO_TREES = "the drafter guesses trees, and this target has no forward_tree: give a model such as GPT2, or guess chains"
 
 
 # --- what the loop is given ----------------------------------------------------------------------
 
 
 class Cache(Protocol):
-    """The keys and values of `length` positions."""
+    """The keys and values of `length` positions. Where drafts branch: `keep(path)`, as of `KVCache`."""
 
     length: int
 
@@ -42,7 +46,7 @@ class Cache(Protocol):
 
 
 class Target(Protocol):
-    """The model whose text is written."""
+    """The model whose text is written. Where drafts branch: `forward_tree`, as of `GPT2`."""
 
     @property
     def n_ctx(self) -> int:
@@ -78,16 +82,39 @@ class Choices(Protocol):
 
 @dataclass(frozen=True)
 class Draft:
-    """Guessed tokens and, for each, the distribution [n_vocab] it was really drawn from."""
+    """Guessed tokens and, for each, the distribution [n_vocab] it was really drawn from.
+
+    Each guess follows the one before: a chain. Or, where there are parents, it follows guess parents[i] < i, and the
+    text itself where that is -1: a tree. Children of one parent are in the order in which they were drawn, and probs[i]
+    is the law of guess i given its elder siblings: for draws with replacement the same for all of them, without
+    replacement the law less their tokens, rescaled. A guess made with certainty has a one-hot law.
+    """
 
     tokens: Sequence[int]
     probs: Sequence[Probs]
+    parents: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.probs):
             raise ValueError(
                 f"a draft of {len(self.tokens)} tokens and {len(self.probs)} distributions: each token needs its own"
             )
+
+    def children(self, guess: int) -> Sequence[int]:
+        """The guesses that follow this one, or with -1 the text, in order."""
+        if self.parents is None:
+            return range(guess + 1, min(guess + 2, len(self.tokens)))
+        return [child for child, parent in enumerate(self.parents) if parent == guess]
+
+    @property
+    def depth(self) -> int:
+        """How far into the text the guesses reach."""
+        if self.parents is None:
+            return len(self.tokens)
+        deep: list[int] = []
+        for parent in self.parents:
+            deep.append(1 if parent < 0 else deep[parent] + 1)
+        return max(deep, default=0)
 
 
 def always(surety: Callable[[], float]) -> bool:
@@ -101,10 +128,10 @@ class Drafting(Protocol):
     def draft(
         self, ids: Sequence[int], n_draft: int, sampling: Sampler, choices: Choices, go_on: GoOn = always
     ) -> Draft:
-        """Guess up to n_draft tokens that follow ids; fewer, or none, are fine.
+        """Guess up to n_draft tokens that follow ids; fewer, or none, are fine. A tree is at most so deep.
 
-        After each guess go_on must be asked whether to make another. The guess stands, whatever it says: to throw a
-        guess away for what it is would change the law of what is written.
+        After each guess, or level of a tree, go_on must be asked whether to make another. The guess stands, whatever it
+        says: to throw a guess away for what it is would change the law of what is written.
         """
 
 
@@ -132,7 +159,10 @@ class Guide(Protocol):
         """Whether to guess on after a guess; `surety` tells the drafter's own probability of it."""
 
     def learn(self, n_guess: int, n_accepted: int, n_judged: int) -> None:
-        """Of a round's n_guess guesses the first n_judged were judged, and of these the first n_accepted kept."""
+        """Of a round's n_guess guesses the first n_judged were judged, and of these the first n_accepted kept.
+
+        Of a tree these are depths: how deep it was, how far guesses were kept, and whether others were refused there.
+        """
 
 
 class DraftLength(Protocol):
@@ -169,6 +199,7 @@ class Step:
     n_accepted tokens of `drafted` open `committed`; a replacement or a bonus token closes it, unless the
     text stopped before. finish is None, or in the last step "stop", "length" or "context".
     draft_seconds and target_seconds are the time spent in the drafter and in the target's pass.
+    parents is None for a chain, or as the draft's; path has the places in `drafted` of the n_accepted guesses.
     """
 
     drafted: tuple[int, ...]
@@ -177,6 +208,15 @@ class Step:
     finish: str | None
     draft_seconds: float = 0.0
     target_seconds: float = 0.0
+    parents: tuple[int, ...] | None = None
+    path: tuple[int, ...] = ()
+
+    @property
+    def at_end(self) -> bool:
+        """Whether no guess was left to follow the last that was kept, so that the closing token is a bonus."""
+        if self.parents is None:
+            return self.n_accepted == len(self.drafted)
+        return (self.path[-1] if self.path else -1) not in self.parents
 
 
 class Dice:
@@ -229,19 +269,57 @@ def residual(target_probs: Probs, draft_probs: Probs) -> Probs:
 
 def judge(
     draft: Draft, logits: NDArray[Any], position: int, sampling: Sampler, choices: Choices
-) -> Iterator[tuple[int, bool]]:
-    """The tokens a round writes, in order, each with whether it is an accepted guess.
+) -> Iterator[tuple[int, int]]:
+    """The tokens a round writes, in order, each with the guess it is, counted from 1, or 0 for the target's own.
 
-    logits [len(draft.tokens) + 1, n_vocab] are the target's: row i is for the place of guess i in the text,
-    which is position + i.
+    logits [1 + len(draft.tokens), n_vocab] are the target's: row 0 is for the place after the text, `position`, and
+    row 1 + i for the place after guess i.
+    Where a guess is refused, what the target has over the draft takes the target's place: for its younger siblings,
+    which were guessed for the same place, and at last for the replacement. Each step keeps the law, as `residual` says.
     """
-    for i, (token, draft_probs) in enumerate(zip(draft.tokens, draft.probs, strict=True)):
-        target_probs = sampling.probs(logits[i], position + i)
-        if not choices.accept(target_probs[token], draft_probs[token]):
-            yield choices.draw(residual(target_probs, draft_probs)), False
+    guess, depth = -1, 0
+    while True:
+        target_probs = sampling.probs(logits[1 + guess], position + depth)
+        for child in draft.children(guess):
+            token, draft_probs = draft.tokens[child], draft.probs[child]
+            if choices.accept(target_probs[token], draft_probs[token]):
+                yield token, 1 + child
+                guess, depth = child, depth + 1
+                break
+            target_probs = residual(target_probs, draft_probs)
+        else:  # a replacement, or a bonus where no guess was left
+            yield choices.draw(target_probs), 0
             return
-        yield token, True
-    yield choices.draw(sampling.probs(logits[-1], position + len(draft.tokens))), False
+
+
+def judge_block(
+    draft: Draft, logits: NDArray[Any], position: int, sampling: Sampler, choices: Choices
+) -> Iterator[tuple[int, int]]:
+    """As `judge`, for a chain, but by one decision on how much of it to keep, which is a little more.
+
+    A guess that the target likes better than the draft did makes up for one before it that it liked less: weights[i]
+    is the chance that of i guesses all are kept. It is the product of all ratios target / draft so far, held at 1 after
+    each. From the longest beginning down, one is kept with the chance that is still missing to that: with `over` for
+    the sum of max(weight * p - q, 0) at its end, longer ones are kept with chance weight - over, so it is kept with
+    over / (1 - weight + over) where they are not, and over * that draw of the replacement is what p lacks.
+    """
+    n, weights = len(draft.tokens), [1]
+    target_probs = [sampling.probs(row, position + i) for i, row in enumerate(logits)]
+    for token, p, q in zip(draft.tokens, target_probs, draft.probs, strict=False):
+        kept = weights[-1] * p[token]
+        weights.append(1 if kept >= q[token] else kept / q[token])
+
+    def chance(i: int) -> Any:
+        if i == n:
+            return weights[n]
+        over = np.maximum(weights[i] * target_probs[i] - draft.probs[i], 0).sum()
+        missing = 1 - weights[i] + over
+        return over / missing if missing > 0 else 1  # no excess of a certain beginning: the two laws are equal
+
+    n_kept = next((i for i in range(n, 0, -1) if choices.accept(chance(i), 1)), 0)
+    yield from ((token, 1 + i) for i, token in enumerate(draft.tokens[:n_kept]))
+    rest = target_probs[n_kept]
+    yield choices.draw(residual(weights[n_kept] * rest, draft.probs[n_kept]) if n_kept < n else rest), 0
 
 
 # --- the loop ------------------------------------------------------------------------------------
@@ -258,12 +336,14 @@ def speculate(
     seed: int = 0,
     stop: Stop | None = None,
     choices: Choices | None = None,
+    verification: str = "token",
 ) -> Iterator[Step]:
     """Write up to max_new_tokens after ids, with the target's law, a `Step` for every pass of the target.
 
     The text ends where `stop` says so, at max_new_tokens, or when prompt and text fill the context
     window (n_ctx tokens in all): exactly where plain decoding ends. n_draft is the number of guesses a round, or a
-    way to choose it, such as `AutoLength`. `choices` replaces the dice of `seed`.
+    way to choose it, such as `AutoLength`. `choices` replaces the dice of `seed`. verification: "token" judges guesses
+    one by one; "block" keeps a few more of a chain, with the same law.
     Raises ValueError, at once, for an empty or too long prompt, ids outside the vocabulary, negative counts, and a
     drafter that is none or has another vocabulary; later, for a draft that breaks the protocol.
     """
@@ -276,14 +356,17 @@ def speculate(
         raise ValueError(
             f"the draft has {drafter.n_vocab} tokens and the target {target.n_vocab}: they must share a vocabulary"
         )
+    if verification not in VERIFICATIONS:
+        raise ValueError(f"verification is {verification!r}: choose one of {', '.join(VERIFICATIONS)}")
     text = Text(target, ids, max_new_tokens, stop)
     choices = Dice(seed) if choices is None else choices
-    return _rounds(target, drafter, text, sampling, n_draft, choices)
+    return _rounds(target, drafter, text, sampling, n_draft, choices, verification)
 
 
 def _rounds(
-    target: Target, drafter: Drafter, text: Text, sampling: Sampler, length: DraftLength, choices: Choices
-) -> Iterator[Step]:
+    target: Target, drafter: Drafter, text: Text, sampling: Sampler, length: DraftLength, choices: Choices,
+    verification: str,
+) -> Iterator[Step]:  # fmt: skip
     cache, guide = target.new_cache(), length.start()
     drafting = drafter.start(cache)
     finish = text.finish()
@@ -294,25 +377,42 @@ def _rounds(
         n_guess = min(guide.most(), text.room - 1)  # the pass adds one token of its own
         draft = drafting.draft(list(text.ids), n_guess, sampling, choices, guide.go_on)
         check_draft(draft, n_guess, target.n_vocab)
+        if verification == "block" and draft.parents is not None:
+            raise ValueError("verification 'block' judges chains, and the drafter guesses trees: choose 'token'")
         guessed = time.perf_counter()
-        pending = [*text.ids[cache.length :], *draft.tokens]
-        logits = target.forward(pending, cache, n_logits=len(draft.tokens) + 1)
+        logits = look(target, text.ids[cache.length :], draft, cache)
         verified = time.perf_counter()
 
-        first, n_accepted, accepted = len(text.ids), 0, False
-        for token, accepted in judge(draft, logits, first, sampling, choices):
-            n_accepted += accepted
+        first, guess, path = len(text.ids), 0, []
+        verdicts = judge_block if verification == "block" else judge
+        for token, guess in verdicts(draft, logits, first, sampling, choices):
+            path += [guess - 1] if guess else []
             finish = text.commit(token)
             if finish:
                 break
-        n_refused = not accepted and n_accepted < len(draft.tokens)
-        guide.learn(len(draft.tokens), n_accepted, n_accepted + n_refused)
         # The pass read all guesses; those refused go, and the last token of the text has not been read yet.
+        if draft.parents is not None:
+            cache.keep(path)
         cache.truncate(len(text.ids) - 1)
 
-        committed = tuple(text.ids[first:])
-        seconds = guessed - began, verified - guessed
-        yield Step(tuple(draft.tokens), n_accepted, committed, finish, *seconds)
+        n_accepted, committed, seconds = len(path), tuple(text.ids[first:]), (guessed - began, verified - guessed)
+        parents = None if draft.parents is None else tuple(draft.parents)
+        step = Step(tuple(draft.tokens), n_accepted, committed, finish, *seconds, parents, tuple(path))
+        n_refused = not guess and not step.at_end
+        guide.learn(draft.depth, n_accepted, n_accepted + n_refused)
+        yield step
+
+
+def look(target: Any, new: Sequence[int], draft: Draft, cache: Any) -> NDArray[Any]:
+    """The target's pass over what it has not read of the text, and over all guesses: logits as `judge` wants them."""
+    logits: NDArray[Any]
+    if draft.parents is None:
+        logits = target.forward([*new, *draft.tokens], cache, n_logits=len(draft.tokens) + 1)
+    elif hasattr(target, "forward_tree"):
+        logits = target.forward_tree(new, draft.tokens, draft.parents, cache)
+    else:
+        raise ValueError(NO_TREES)
+    return logits
 
 
 class Text:
@@ -365,9 +465,17 @@ def checked_id(token: Any, n_vocab: int) -> int:
 
 
 def check_draft(draft: Draft, n_guess: int, n_vocab: int) -> None:
-    """Raise ValueError for a draft that is too long, or whose tokens or distributions are of another vocabulary."""
-    if len(draft.tokens) > n_guess:
-        raise ValueError(f"the drafter guessed {len(draft.tokens)} tokens where {n_guess} were asked for")
+    """Raise ValueError for a draft that is too long, is no tree, or whose tokens or laws are of another vocabulary."""
+    parents = draft.parents
+    if parents is not None and not (
+        len(parents) == len(draft.tokens) and all(-1 <= parent < i for i, parent in enumerate(parents))
+    ):
+        raise ValueError(
+            f"the parents of {len(draft.tokens)} guesses are {list(parents)!r:.80}: give for each the number of an "
+            "earlier one, or -1 where it follows the text"
+        )
+    if draft.depth > n_guess:
+        raise ValueError(f"the drafter guessed {draft.depth} tokens where {n_guess} were asked for")
     for token, probs in zip(draft.tokens, draft.probs, strict=True):
         checked_id(token, n_vocab)
         if np.shape(probs) != (n_vocab,):

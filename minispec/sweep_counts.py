@@ -100,7 +100,7 @@ def count_run(run: Run, plain: Run, determined: bool) -> Counts:
 
 def n_judged(step: Step) -> int:
     """Guesses of a round that were judged: those kept, and the refused one if the text went on to replace it."""
-    refused = step.n_accepted < len(step.drafted) and len(step.committed) > step.n_accepted
+    refused = not step.at_end and len(step.committed) > step.n_accepted
     return step.n_accepted + refused
 
 

@@ -11,10 +11,10 @@ from minispec.speculative import Step
 
 def token_kinds(step: Step) -> list[tuple[int, str]]:
     """Each token of a step with how it came: an accepted guess, the replacement of a refused one, a bonus
-    after a block that was accepted whole, or plain where nothing was guessed."""
+    after one that no guess was left to follow, or plain where nothing was guessed."""
     if not step.drafted:
         return [(token, "plain") for token in step.committed]
-    last = "replaced" if step.n_accepted < len(step.drafted) else "bonus"
+    last = "bonus" if step.at_end else "replaced"
     return [(token, "accepted" if i < step.n_accepted else last) for i, token in enumerate(step.committed)]
 
 

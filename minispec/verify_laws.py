@@ -20,6 +20,7 @@ from minispec.sampling import Sampling
 from minispec.session import Pair
 from minispec.speculative import Draft, Drafter, Drafting, Probs, Sampler, Target, judge, speculate
 from minispec.trace import run_all
+from minispec.trees import check_path, path_to
 from minispec.verify_texts import Counts, Mismatch, Rng, random_prompt
 
 TOLERANCE = 1e-12  # of probabilities that are computed in two ways
@@ -47,8 +48,20 @@ class Blurred:
 
     def forward(self, ids: Sequence[int], cache: Any, n_logits: int | None = None) -> NDArray[Any]:
         """The model's logits, and the same noise on every row."""
-        noise = 2 * np.random.default_rng(0).standard_normal(self.n_vocab)
-        return self.model.forward(ids, cache, n_logits) + noise
+        return self.model.forward(ids, cache, n_logits) + self.noise
+
+    def forward_tree(
+        self, ids: Sequence[int], guesses: Sequence[int], parents: Sequence[int], cache: Any
+    ) -> NDArray[Any]:
+        """The same of a tree."""
+        model: Any = self.model
+        logits: NDArray[Any] = model.forward_tree(ids, guesses, parents, cache) + self.noise
+        return logits
+
+    @property
+    def noise(self) -> NDArray[np.float64]:
+        """The noise [n_vocab]."""
+        return 2 * np.random.default_rng(0).standard_normal(self.n_vocab)
 
 
 def draft_model(pair: Pair) -> Target:
@@ -62,6 +75,7 @@ class ReadTexts:
     """A cache that holds the ids themselves."""
 
     ids: list[int] = field(default_factory=list)
+    on_trial: tuple[Sequence[int], Sequence[int]] = (), ()  # tokens and parents of a tree, if it was read last
 
     @property
     def length(self) -> int:
@@ -72,6 +86,20 @@ class ReadTexts:
         """Forget all but the first `length`, of which there must be so many."""
         assert 0 <= length <= self.length
         del self.ids[length:]
+        self.on_trial = (), ()
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Take over these guesses of the tree that was read last."""
+        tokens, parents = self.on_trial
+        check_path(path, parents)
+        self.ids += [tokens[guess] for guess in path]
+        self.on_trial = (), ()
+
+    def texts(self, tokens: Sequence[int], parents: Sequence[int]) -> list[list[int]]:
+        """Put a tree on trial: the text, and the text as far as each guess."""
+        self.on_trial = tokens, parents
+        paths = [path_to(guess, parents) for guess in range(-1, len(tokens))]
+        return [[*self.ids, *(tokens[guess] for guess in path)] for path in paths]
 
 
 class Remembered:
@@ -93,6 +121,13 @@ class Remembered:
         """Append ids; the probabilities [n_logits, n_vocab] of what follows the last of them."""
         cache.ids += ids
         return np.stack([self.probs(cache.ids[: cache.length - back]) for back in reversed(range(n_logits or 1))])
+
+    def forward_tree(
+        self, ids: Sequence[int], guesses: Sequence[int], parents: Sequence[int], cache: ReadTexts
+    ) -> NDArray[Any]:
+        """Append ids; the probabilities [1 + len(guesses), n_vocab] of what follows them, and of what each guess."""
+        cache.ids += ids
+        return np.stack([self.probs(text) for text in cache.texts(guesses, parents)])
 
     def probs(self, text: Sequence[int]) -> Probs:
         """The probabilities [n_vocab] of what follows a text."""

@@ -14,6 +14,7 @@ from minispec.trace import Run, token_kinds
 
 if TYPE_CHECKING:
     from minispec.session import Pair
+    from minispec.speculative import Step
     from minispec.tokenizer import Tokenizer
     from minispec.verify import Check
 
@@ -83,11 +84,23 @@ def batch_line(runs: Sequence[Run], seconds: float) -> str:
 def rounds(run: Run, tokenizer: Tokenizer) -> Iterator[str]:
     """A line for every round: what was guessed, how much was kept, and the target's own token."""
     for i, step in enumerate(run.steps, 1):
+        own = [f"{kind} {tokenizer.decode([token])!r}" for token, kind in token_kinds(step) if kind != "accepted"]
+        if step.parents is not None:
+            yield f"{i:4} {step.n_accepted} of {len(step.drafted)}: tree {tree(step, tokenizer)} {' '.join(own)}"
+            continue
         kept = "|".join(repr(tokenizer.decode([token])) for token in step.drafted[: step.n_accepted])
         refused = "|".join(repr(tokenizer.decode([token])) for token in step.drafted[step.n_accepted :])
-        own = [f"{kind} {tokenizer.decode([token])!r}" for token, kind in token_kinds(step) if kind != "accepted"]
         guesses = f"kept [{kept}] refused [{refused}]" if step.drafted else "no guesses"
         yield f"{i:4} {step.n_accepted} of {len(step.drafted)}: {guesses} {' '.join(own)}"
+
+
+def tree(step: Step, tokenizer: Tokenizer, guess: int = -1) -> str:
+    """The guesses after one, or after the text: siblings with a bar between them, kept ones with a star before."""
+    shown = []
+    for child in (child for child, parent in enumerate(step.parents or ()) if parent == guess):
+        star = "*" if child in step.path else ""
+        shown.append(f"{star}{tokenizer.decode([step.drafted[child]])!r}{tree(step, tokenizer, child)}")
+    return f"[{'|'.join(shown)}]" if shown else ""
 
 
 def comparison(

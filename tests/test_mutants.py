@@ -33,6 +33,12 @@ DEALT = "test_kernels.py::test_each_piece_is_dealt_once_and_a_thread_that_never_
 WAIT = "test_kernels.py::test_threads_wait_for_each_other"
 BATCH_BITS = "test_batch.py::test_logits_and_caches_of_a_batch_have_the_bits_of_each_alone"
 OVERLAPPED_LAW = "test_overlapped.py::test_the_law_is_the_targets_to_the_last_fraction"
+BRANCHES = "test_trees.py::test_the_law_where_a_small_model_branches"
+TREE_LAW = "test_trees.py::test_the_law_of_trees_is_the_targets_to_the_last_fraction"
+TREE_TEXT = "test_trees.py::test_text_is_that_of_plain_decoding"
+TREE_BITS = "test_tree_pass.py::test_a_tree_has_the_bits_of_its_chains_and_a_kept_path_those_of_a_fresh_pass"
+TREE_RUNS = "test_tree_pass.py::test_a_head_takes_the_runs_of_a_tree_in_their_order"
+BLOCK_LAW = "test_trees.py::test_the_law_of_blocks_is_the_targets_to_the_last_fraction"
 BITS = "test_exactness.py::test_logits_and_cache_have_the_bits_of_one_pass"
 
 
@@ -51,7 +57,7 @@ class Mutant:
 MUTANTS = [
     # the rule
     Mutant("residual dropped", "speculative",
-           "choices.draw(residual(target_probs, draft_probs)), False", "choices.draw(target_probs), False", LAW),
+           "            target_probs = residual(target_probs, draft_probs)\n", "", LAW),
     Mutant("residual not rescaled", "speculative", "return excess / total if", "return excess if", LAW),
     Mutant("residual of draft over target", "speculative", "np.maximum(target_probs - draft_probs, 0)",
            "np.maximum(draft_probs - target_probs, 0)", LAW),
@@ -69,18 +75,16 @@ MUTANTS = [
            "test_exactness.py::test_acceptance_at_its_edges"),
     Mutant("a fourth guess taken on trust", "speculative",
            "choices.accept(target_probs[token], draft_probs[token])",
-           "(target_probs[token] > 0 if i == 3 else choices.accept(target_probs[token], draft_probs[token]))",
+           "(target_probs[token] > 0 if depth == 3 else choices.accept(target_probs[token], draft_probs[token]))",
            ACCEPT_RATE),
-    Mutant("bonus by argmax", "speculative",
-           "choices.draw(sampling.probs(logits[-1], position + len(draft.tokens))), False",
-           "int(np.argmax(sampling.probs(logits[-1], 0))), False", LAW),
-    Mutant("bonus from the last guess's row", "speculative", "sampling.probs(logits[-1], position + len",
-           "sampling.probs(logits[max(len(draft.tokens) - 1, 0)], position + len", LAW),
-    Mutant("bonus from the draft", "speculative",
-           "choices.draw(sampling.probs(logits[-1], position + len(draft.tokens))), False",
-           "choices.draw(draft.probs[-1] if draft.probs else sampling.probs(logits[-1], position)), False", LAW),
-    Mutant("rows off by one", "speculative", "sampling.probs(logits[i], position + i)",
-           "sampling.probs(logits[i + 1], position + i)", LAW),
+    Mutant("bonus by argmax", "speculative", "yield choices.draw(target_probs), 0",
+           "yield choices.draw(target_probs) if draft.children(guess) else int(np.argmax(target_probs)), 0", LAW),
+    Mutant("bonus from the last guess's row", "speculative", "sampling.probs(logits[1 + guess], position + depth)",
+           "sampling.probs(logits[min(1 + guess, max(len(draft.tokens) - 1, 0))], position + depth)", LAW),
+    Mutant("bonus from the draft", "speculative", "yield choices.draw(target_probs), 0",
+           "yield choices.draw(target_probs if draft.children(guess) or guess < 0 else draft.probs[-1]), 0", LAW),
+    Mutant("rows off by one", "speculative", "sampling.probs(logits[1 + guess], position + depth)",
+           "sampling.probs(logits[min(2 + guess, len(logits) - 1)], position + depth)", LAW),
     Mutant("one uniform for draw and accept", "speculative", "self.rng = np.random.default_rng(int(seed))",
            "twice = (u for u in iter(np.random.default_rng(int(seed)).random, None) for _ in range(2));"
            "self.rng = type('Twice', (), {'random': lambda _: next(twice)})()",
@@ -101,7 +105,8 @@ MUTANTS = [
     Mutant("a guess beyond the limit", "speculative", "min(guide.most(), text.room - 1)",
            "min(guide.most(), text.room)",
            "test_speculative.py::test_counts_of_a_run_worked_by_hand"),
-    Mutant("refused guess counted as kept", "speculative", "n_accepted += accepted", "n_accepted += 1", ACCEPT_RATE),
+    Mutant("refused guess counted as kept", "speculative", "path += [guess - 1] if guess else []",
+           "path += [guess - 1]", ACCEPT_RATE),
     # the drafter
     Mutant("argmax taken for a draw", "drafters.small_model", "tokens.append(choices.draw(probs[-1]))",
            "tokens.append(int(np.argmax(probs[-1])))", LAW),
@@ -137,8 +142,9 @@ MUTANTS = [
            "np.flatnonzero(groups.ravel() >= bound)",
            "test_sampling.py::test_top_k_is_the_beginning_of_the_sorted_ids"),
     # same seed, same text
-    Mutant("noise of the round, not of the place", "speculative", "sampling.probs(logits[i], position + i)",
-           "sampling.probs(logits[i], position)", SAME_SEED),
+    Mutant("noise of the round, not of the place", "speculative",
+           "sampling.probs(logits[1 + guess], position + depth)", "sampling.probs(logits[1 + guess], position)",
+           SAME_SEED),
     Mutant("noise drawn anew each time", "gumbel", "        if noise is None:",
            "        self.seed += 1\n        if True:", SAME_SEED),
     Mutant("the same noise at every place", "gumbel", "spawn_key=(position,)", "spawn_key=(0,)",
@@ -177,6 +183,44 @@ MUTANTS = [
            "            piece = max(first - 1, 0) + add(board, counter)", DEALT),
     Mutant("the scale of the output before", "kernels.int8", "sums[r * 2 * WIDE + n] * scale[column + n]",
            "sums[r * 2 * WIDE + n] * scale[max(column + n - 1, 0)]", "test_kernels.py::test_linear_equals_numpy"),
+    # trees and blocks
+    Mutant("the original law for draws without replacement", "drafters.small_model_tree",
+           "        yield taken[-1], law\n", "        yield taken[-1], sampling.probs(logits, position)\n", BRANCHES),
+    Mutant("siblings judged youngest first", "speculative",
+           "return [child for child, parent in enumerate(self.parents) if parent == guess]",
+           "return [child for child, parent in enumerate(self.parents) if parent == guess][::-1]", BRANCHES),
+    Mutant("a younger sibling judged by the whole target", "speculative",
+           "target_probs = residual(target_probs, draft_probs)",
+           "target_probs = residual(sampling.probs(logits[1 + guess], position + depth), draft_probs)", TREE_LAW),
+    Mutant("a certain guess judged by the law of the others", "speculative", "draft.tokens[child], draft.probs[child]",
+           "draft.tokens[child], draft.probs[draft.children(guess)[0]]", TREE_LAW),
+    Mutant("a guess's noise by its number, not its depth", "speculative",
+           "guess, depth = child, depth + 1", "guess, depth = child, child + 1", TREE_TEXT),
+    Mutant("position by number, not by depth", "trees", "n_text + deep[run[0]] - 1", "n_text + int(run[0])", TREE_BITS),
+    Mutant("breadth first", "trees", "run = [waiting.pop()]", "run = [waiting.pop(0)]",
+           "test_tree_pass.py::test_branches_are_the_tree_depth_first"),
+    Mutant("keep copies the rows of the first guesses", "kv_cache", "self.n_ctx + np.array(path)",
+           "self.n_ctx + np.arange(len(path))", TREE_BITS),
+    Mutant("keep takes what the last branch has left in place", "kv_cache",
+           "            self.copy_rows(self.keys,", "            len(path) or self.copy_rows(self.keys,", TREE_BITS),
+    Mutant("guesses of another pass are kept", "kv_cache",
+           "self.length = int(length)\n        self.on_trial = ()", "self.length = int(length)",
+           "test_tree_pass.py::test_only_a_path_of_the_last_tree_is_kept", "DID NOT RAISE"),
+    Mutant("logits of a tree in the order of its runs", "model",
+           "1 + np.concatenate([run.guesses for run in runs])", "1 + np.arange(len(tokens))", TREE_BITS),
+    Mutant("runs of a tree dealt out apart", "kernels.whole_pass",
+           "if s == 0 or sequences[s, SLOT] != sequences[s - 1, SLOT]:", "if True:", TREE_RUNS),
+    Mutant("weights of a block not carried on", "speculative", "kept = weights[-1] * p[token]", "kept = p[token]",
+           BLOCK_LAW),
+    Mutant("weights of a block not held at 1", "speculative", "weights.append(1 if kept >= q[token] else",
+           "weights.append(kept / q[token] if q[token] else", BLOCK_LAW),
+    Mutant("the shortest beginning of a block kept", "speculative", "range(n, 0, -1)", "range(1, n + 1)", BLOCK_LAW),
+    Mutant("a block's replacement without its weight", "speculative", "residual(weights[n_kept] * rest,",
+           "residual(rest,", BLOCK_LAW),
+    Mutant("the first of equal trees is the best", "tree_shape", "one if one.speedup > best.speedup else best",
+           "best if best.parents else one", "test_tree_shape.py::test_no_shape_pays_better"),
+    Mutant("a child is as likely as its parent", "tree_shape", "-above * accept[depth - 1][rank]",
+           "-accept[depth - 1][rank]", "test_tree_shape.py::test_no_shape_pays_better"),
     # the simulation
     Mutant("the simulated rule without its residual", "rules",
            '"""The rule of the loop."""\n    return Plan(draft, capped_ratio(target, draft), residual(target, draft),',
@@ -279,8 +323,7 @@ MUTANTS = [
            "test_plot.py::test_every_curve_is_named_once_in_the_order_of_their_ends"),
     # a sweep
     Mutant("a guess after a stop counted as judged", "sweep_counts",
-           "step.n_accepted < len(step.drafted) and len(step.committed) > step.n_accepted",
-           "step.n_accepted < len(step.drafted)",
+           "not step.at_end and len(step.committed) > step.n_accepted", "not step.at_end",
            "test_sweep.py::test_a_guess_is_judged_where_the_loop_threw_a_coin"),
     Mutant("guesses after a refused one counted as refused", "sweep_counts", "sum(place < n_judged(step) for",
            "sum(place < len(step.drafted) for", "test_sweep.py::test_counts_of_a_text_worked_by_hand"),

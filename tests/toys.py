@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from minispec.costs import Costs
 from minispec.drafters import SmallModelDrafter
+from minispec.drafters.small_model_tree import without
 from minispec.model import GPT2, GPT2Config
 from minispec.speculative import Draft, Fixed
+from minispec.trees import path_to
 from minispec.verify_laws import ReadTexts
 from minispec.weights import load_model
 
@@ -66,6 +68,14 @@ class Table:
             cache.ids.append(token)
             rows.append(self.logits(tuple(cache.ids)))
         return np.array(rows[len(rows) - (len(ids) if n_logits is None else n_logits) :])
+
+    def forward_tree(
+        self, ids: Sequence[int], guesses: Sequence[int], parents: Sequence[int], cache: ReadTexts
+    ) -> NDArray[Any]:
+        self.forward(ids, cache)
+        texts = cache.texts(guesses, parents)
+        assert max(map(len, texts)) <= self.n_ctx
+        return np.array([self.logits(tuple(text)) for text in texts])
 
 
 class Exact(Table):
@@ -157,6 +167,47 @@ class Moody(SmallModelDrafter):
         return inner
 
 
+SHAPES = [[-1], [-1, -1], [-1, 0, 0], [-1, -1, 0], [-1, -1, 1], [-1, 0, -1], [-1, -1, -1], [-1, 0, 1]]
+
+
+class Trees(SmallModelDrafter):
+    """Guesses small trees of many shapes; each guess certain, drawn with replacement or without, or now so, now so."""
+
+    def __init__(self, model: Table, kind: str) -> None:
+        super().__init__(model)
+        self.table, self.kind = model, kind
+
+    def start(self, cache: Any = None) -> Any:
+        return self
+
+    def draft(self, ids: Sequence[int], n_draft: int, sampling: Any, choices: Any, *_: Any) -> Draft:
+        tokens: list[int] = []
+        probs: list[Any] = []
+        parents: list[int] = []
+        numbers = {-1: -1}  # of the shape, to those of the draft: some guesses cannot be made
+        for i, parent in enumerate(SHAPES[whim(list(ids)) % len(SHAPES)]):
+            path = path_to(numbers[parent], parents) if parent in numbers else [0] * n_draft
+            if len(path) >= n_draft:
+                continue
+            context = (*ids, *(tokens[guess] for guess in path))
+            elder = [token for token, other in zip(tokens, parents, strict=True) if other == numbers[parent]]
+            law = self.law(context, elder, whim(list(ids), i), sampling)
+            if law is None:
+                continue
+            numbers[i] = len(tokens)
+            tokens.append(choices.draw(law))
+            probs.append(law)
+            parents.append(numbers[parent])
+        return Draft(tokens, probs, parents)
+
+    def law(self, context: tuple[int, ...], elder: Sequence[int], number: int, sampling: Any) -> Any:
+        law = sampling.probs(self.table.logits(context), len(context))
+        kind = ["certain", "with", "without"][number % 3] if self.kind == "mixed" else self.kind
+        if kind == "certain":
+            return np.eye(self.n_vocab, dtype=law.dtype)[number // 3 % self.n_vocab]
+        return without(law, elder) if kind == "without" else law
+
+
 CHEAP = Costs(0.05, (0.0, 1.0, 1.0, 1.0, 1.5), 0.0, 1.0)  # a third guess pays, or does not
 
 
@@ -181,6 +232,9 @@ class Contrary:
 
     def forward(self, ids: Sequence[int], cache: Any, n_logits: int | None = None) -> Any:
         return -self.model.forward(ids, cache, n_logits)
+
+    def forward_tree(self, *tree: Any) -> Any:
+        return -self.model.forward_tree(*tree)
 
 
 class Teasing(SmallModelDrafter):
@@ -252,3 +306,6 @@ class Watched:
 
     def forward(self, ids: Sequence[int], cache: Any, n_logits: int | None = None) -> Any:
         return self.model.forward(ids, cache, n_logits)
+
+    def forward_tree(self, *tree: Any) -> Any:
+        return self.model.forward_tree(*tree)

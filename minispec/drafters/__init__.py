@@ -9,9 +9,10 @@ from minispec.drafters.ngram import NgramDrafter
 from minispec.drafters.parallel import ParallelDrafter
 from minispec.drafters.prompt_lookup import PromptLookupDrafter
 from minispec.drafters.small_model import SmallModelDrafter
+from minispec.drafters.small_model_tree import SmallModelTreeDrafter
 from minispec.drafters.suffix import SuffixDrafter
 
 __all__ = [
     "CombinedDrafter", "EagleDrafter", "EarlyExitDrafter", "MTPDrafter", "MedusaDrafter", "NgramDrafter",
-    "ParallelDrafter", "PromptLookupDrafter", "SmallModelDrafter", "SuffixDrafter",
+    "ParallelDrafter", "PromptLookupDrafter", "SmallModelDrafter", "SmallModelTreeDrafter", "SuffixDrafter",
 ]  # fmt: skip

@@ -1,0 +1,108 @@
+"""Which tree to guess: the shape that pays best for measured chances and measured prices.
+
+accept[depth][rank] is the chance that the target writes the drafter's guess of this rank (0 is the likeliest) at this
+depth, given that it wrote all guesses above: a table of counts. A guess is reached and kept with the product of these
+along its path, and a tree writes one token and the sum of them on average. That a guess at a place is as good below
+one branch as below another is supposed, as in every such table.
+
+So the best tree of n guesses has the n largest products, and it grows guess by guess: each next one is the child, or
+the next sibling, with the largest. What it costs is the drafter's guess for each further level, and the check's curve
+for each further row. The tree is cut where tokens over price are most; as the curve may have steps, a guess that does
+not pay alone may pay with the next, so all sizes up to the budget are looked at, and all depths.
+
+Source: Cai et al. 2024, Medusa (arXiv 2401.10774), greedy from a table of ranks; Chen et al. 2024, Sequoia (arXiv
+2402.12374), for the price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import pairwise
+
+from minispec.costs import Costs
+
+Accept = Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A tree without tokens: of each guess its parent (-1: the text) and its rank among the guesses for its place.
+
+    expected: the tokens that a round writes on average, its own one included. price: of a round, in plain passes.
+    """
+
+    parents: tuple[int, ...]
+    ranks: tuple[int, ...]
+    expected: float
+    price: float
+
+    @property
+    def speedup(self) -> float:
+        """Tokens over price: how many times as fast as plain decoding."""
+        return self.expected / self.price
+
+
+def shape(accept: Accept, costs: Costs, budget: int) -> Shape:
+    """The shape of at most `budget` guesses that pays best; without guesses where none pays.
+
+    Raises ValueError for chances that are none: outside 0..1, or rising with rank, or more than 1 in all at a depth.
+    """
+    check_chances(accept)
+    best = Shape((), (), 1.0, 1.0)
+    for deepest in range(1, len(accept) + 1):
+        parents, ranks, depths, chances = grow(accept[:deepest], budget)
+        expected = 1.0
+        for n, chance in enumerate(chances, 1):
+            expected += chance
+            price = max(depths[:n]) * costs.guess + costs.curve(n + 1)
+            one = Shape(tuple(parents[:n]), tuple(ranks[:n]), expected, price)
+            best = one if one.speedup > best.speedup else best
+    return best
+
+
+def grow(accept: Accept, budget: int) -> tuple[list[int], list[int], list[int], list[float]]:
+    """Parents, ranks, depths and chances of the likeliest guesses, each after its parent and its elder sibling."""
+    parents: list[int] = []
+    ranks: list[int] = []
+    depths: list[int] = []
+    chances: list[float] = []
+    waiting: list[tuple[float, int, int, int]] = []  # minus the chance, then depth, parent and rank decide
+
+    def offer(parent: int, depth: int, rank: int) -> None:
+        if depth <= len(accept) and rank < len(accept[depth - 1]) and accept[depth - 1][rank] > 0:
+            above = chances[parent] if parent >= 0 else 1.0
+            heappush(waiting, (-above * accept[depth - 1][rank], depth, parent, rank))
+
+    offer(-1, 1, 0)
+    while waiting and len(parents) < budget:
+        chance, depth, parent, rank = heappop(waiting)
+        parents.append(parent)
+        ranks.append(rank)
+        depths.append(depth)
+        chances.append(-chance)
+        offer(parent, depth, rank + 1)
+        offer(len(parents) - 1, depth + 1, 0)
+    return parents, ranks, depths, chances
+
+
+def expected_tokens(parents: Sequence[int], ranks: Sequence[int], accept: Accept) -> float:
+    """Tokens of a round with this tree on average: one, and each guess with the chance that it is reached and kept."""
+    chances: list[float] = []
+    depths: list[int] = []
+    for parent, rank in zip(parents, ranks, strict=True):
+        depths.append(1 if parent < 0 else depths[parent] + 1)
+        chances.append((1.0 if parent < 0 else chances[parent]) * accept[depths[-1] - 1][rank])
+    return 1.0 + sum(chances)
+
+
+def check_chances(accept: Accept) -> None:
+    """Raise ValueError unless the chances of each depth are from 0 to 1, fall with rank, and are at most 1 in all."""
+    for depth, row in enumerate(accept, 1):
+        falling = all(one >= other for one, other in pairwise(row))
+        if not falling or not all(0 <= chance <= 1 for chance in row) or sum(row) > 1 + 1e-9:
+            raise ValueError(
+                f"the chances at depth {depth} are {list(row)!r:.60}: give those of the ranks, which fall from the "
+                "first on and are 1 at most in all"
+            )

@@ -60,16 +60,18 @@ def speculate_batch(
     n_draft: int | DraftLength | Sequence[int | DraftLength] = 4,
     seed: int | Sequence[int] = 0,
     stop: Stop | Sequence[Stop | None] | None = None,
+    verification: str = "token",
 ) -> Iterator[tuple[int, Step]]:
     """As `generate_batch`, by `speculate`: the texts share the passes of the target, and of the drafter's models.
 
-    A drafter without a model guesses for one text after the other.
+    A drafter without a model guesses for one text after the other. Passes over trees are each text's own.
     """
     share = Sharing(len(prompts))
     share_draft = partial(share, kind=DRAFT)
 
     def solo(ids: Sequence[int], **options: Any) -> Iterator[Step]:
-        return speculate(share(target, TARGET), with_models(drafter, share_draft), ids, **options)
+        drafter_ = with_models(drafter, share_draft)
+        return speculate(share(target, TARGET), drafter_, ids, verification=verification, **options)
 
     given = {"max_new_tokens": max_new_tokens, "sampling": sampling, "n_draft": n_draft, "seed": seed, "stop": stop}
     return run_loops(make_loops(solo, prompts, given))

@@ -43,15 +43,16 @@ class Method:
 
     about: a line for the help text. build: settings, target, its tokenizer and the argument to a drafter; ValueError in
     one line for what cannot be. argument: what may stand after the colon, in brackets where it may be left out.
-    lossy: whether what is written has another law than the target's. taps: the depths whose hidden states it wants in
-    the target's cache. files: what its guesses depend on besides target, draft weights and argument. copy: how the copy
-    of the target is kept that it drafts with, if it does.
+    lossy: whether what is written has another law than the target's. branches: whether it can guess trees, by --tree.
+    taps: the depths whose hidden states it wants in the target's cache. files: what its guesses depend on besides
+    target, draft weights and argument. copy: how the copy of the target is kept that it drafts with, if it does.
     """
 
     about: str
     build: Callable[[Settings, GPT2, Tokenizer, str | None], Drafter]
     argument: str = ""
     lossy: bool = False
+    branches: bool = False
     taps: Callable[[GPT2, str | None], tuple[int, ...]] = _no_taps
     files: Callable[[Settings, str | None], list[Path]] = _no_files
     copy: str | None = None
@@ -107,8 +108,14 @@ def _ngram_files(settings: Settings, argument: str | None) -> list[Path]:
     return [path]
 
 
-def _self_int8(settings: Settings, target: GPT2, tokenizer: Tokenizer, argument: str | None) -> Drafter:
+def _small_model(model: GPT2, settings: Settings) -> Drafter:
     from minispec.drafters.small_model import SmallModelDrafter
+    from minispec.drafters.small_model_tree import SmallModelTreeDrafter
+
+    return SmallModelTreeDrafter(model, settings.tree) if settings.tree else SmallModelDrafter(model)
+
+
+def _self_int8(settings: Settings, target: GPT2, tokenizer: Tokenizer, argument: str | None) -> Drafter:
     from minispec.weights import load_model
 
     if target.stored == "int8":
@@ -116,7 +123,7 @@ def _self_int8(settings: Settings, target: GPT2, tokenizer: Tokenizer, argument:
             f"self-int8 drafts with the 8-bit copy of {settings.target}, which is kept in 8 bits already: leave out "
             "--weights int8, or take another draft"
         )
-    return SmallModelDrafter(load_model(settings.target, "int8", settings.backend, settings.offline))
+    return _small_model(load_model(settings.target, "int8", settings.backend, settings.offline), settings)
 
 
 METHODS: dict[str, Method] = {
@@ -129,7 +136,7 @@ METHODS: dict[str, Method] = {
         "a table of what mostly follows 0 to 4 tokens, counted over the training text", _ngram, argument="[PATH]",
         files=_ngram_files,
     ),
-    "self-int8": Method("the target's 8-bit copy, a quarter of a pass a guess", _self_int8, copy="int8"),
+    "self-int8": Method("the target's 8-bit copy, a quarter of a pass a guess", _self_int8, copy="int8", branches=True),
 }  # fmt: skip
 
 
@@ -144,14 +151,19 @@ class Part:
     method: Method | None = None
     argument: str | None = None
 
+    @property
+    def branches(self) -> bool:
+        """Whether it can guess trees."""
+        return self.method is None or self.method.branches
+
     def build(self, settings: Settings, target: GPT2, tokenizer: Tokenizer) -> Drafter:
         """Its drafter. Raises ValueError for what cannot be had."""
         if self.method is not None:
             return self.method.build(settings, target, tokenizer, self.argument)
-        from minispec.drafters.small_model import SmallModelDrafter
         from minispec.weights import load_model
 
-        return SmallModelDrafter(load_model(self.name, settings.draft_weights, settings.backend, settings.offline))
+        model = load_model(self.name, settings.draft_weights, settings.backend, settings.offline)
+        return _small_model(model, settings)
 
 
 def parts_of(draft: str) -> list[Part]:

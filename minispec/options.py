@@ -9,7 +9,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -75,6 +75,17 @@ class Numbers(Number):
         return tuple(sorted({super(Numbers, self).convert(word, param, ctx) for word in words}))
 
 
+class Widths(Number):
+    """The widths of a tree, depth by depth, with commas between them."""
+
+    def __init__(self) -> None:
+        super().__init__(int, 1)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        words = value.split(",") if isinstance(value, str) else value
+        return tuple(super(Widths, self).convert(word, param, ctx) for word in words)
+
+
 # fmt: off
 PROMPT_OPTIONS = [
     click.argument("prompt", required=False),
@@ -116,6 +127,16 @@ SCHEDULE_OPTIONS = [
     click.option("--schedule", type=click.Choice(SCHEDULES), default=DEFAULTS.schedule, show_default=True,
                  help="overlapped: the draft model guesses the next block while the target checks the last, on a core "
                  "of its own; the text's law is the same, and greedy text to the letter."),
+]
+TREE_OPTION = click.option(
+    "--tree", type=Widths(), default=(), metavar="N,...",
+    help="Guess a tree: so many guesses for each place, by depth, as in 3,2,1; near the end of the context window it "
+    "is as deep as there is room.")
+JUDGING_OPTIONS = [
+    TREE_OPTION,
+    click.option("--verification", type=click.Choice(["token", "block"]), default=DEFAULTS.verification,
+                 show_default=True,
+                 help="How sampled guesses are judged: one by one, or as a block, which keeps a few more."),
 ]
 MACHINE_OPTIONS = [
     click.option("--threads", type=Number(int, 1), metavar="N", help="Cores to use.  [default: all]"),
@@ -159,14 +180,26 @@ def with_options(*groups: Sequence[Callable[[Any], Any]]) -> Callable[[Command],
 
 
 shared_options = with_options(  # of every command on a prompt
-    PROMPT_OPTIONS, PAIR_OPTIONS, TEXT_OPTIONS, SCHEDULE_OPTIONS, RUN_OPTIONS, OUTPUT_OPTIONS, VIEW_OPTIONS
+    PROMPT_OPTIONS,
+    PAIR_OPTIONS,
+    TEXT_OPTIONS,
+    JUDGING_OPTIONS,
+    SCHEDULE_OPTIONS,
+    RUN_OPTIONS,
+    OUTPUT_OPTIONS,
+    VIEW_OPTIONS,
 )
 
 
 def settings_from(options: dict[str, Any]) -> Settings:
     """The frozen settings, with defaults for options that a command lacks; from here on NumPy may be imported."""
+    if options.get("tree") and options.get("verification") == "block":
+        raise click.UsageError("--verification block judges chains: leave out --tree")
     limit_threads(options["threads"], options["backend"])
-    return Settings(**{name: options[name] for name in asdict(DEFAULTS) if name in options})
+    settings = Settings(**{name: options[name] for name in asdict(DEFAULTS) if name in options})
+    if settings.tree and settings.num_draft_tokens == AUTO:  # which goes by the prices of chains
+        settings = replace(settings, num_draft_tokens=len(settings.tree))
+    return settings
 
 
 def read_prompt(argument: str | None, option: str | None, file: str | None) -> str:

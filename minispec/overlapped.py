@@ -152,8 +152,8 @@ def _rounds(
             block = Draft([*waiting.tokens, *fresh.tokens[:1]], [*waiting.probs, *fresh.probs[:1]])
             first, n_accepted = len(text.ids), 0
             # As many tokens as there are rows: a bonus token only where there is no fresh guess to take its place.
-            for token, accepted in islice(judge(block, logits, first, sampling, judge_choices), len(logits)):
-                n_accepted += accepted
+            for token, guess in islice(judge(block, logits, first, sampling, judge_choices), len(logits)):
+                n_accepted += guess > 0
                 finish = text.commit(token)
                 if finish:
                     break

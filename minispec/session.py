@@ -47,6 +47,8 @@ class Settings:
     draft_weights: str = "f32"
     backend: str = "numba"
     offline: bool = False
+    tree: tuple[int, ...] = ()  # guesses for each place, by depth; () for chains
+    verification: str = "token"
 
     @property
     def determined(self) -> bool:
@@ -66,6 +68,8 @@ class Settings:
 
     def as_json(self) -> dict[str, object]:
         """The settings that `--json` repeats; draft_weights are those of the models in the draft."""
+        others = {"tree": list(self.tree)} if self.tree and self.draft_name else {}
+        others |= {"verification": self.verification} if self.verification != Settings.verification else {}
         return {
             "target": self.target,
             "draft": self.draft_name,
@@ -74,7 +78,7 @@ class Settings:
             "draft_weights": self.draft_weights if models_in(self.draft_name) else None,
             "schedule": self.schedule if self.draft_name else None,
             "seed": self.seed,
-        }
+        } | others
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,13 @@ class Pair:
     target: GPT2
     tokenizer: Tokenizer
     drafter: Drafter | None = field(default=None)
+
+    @property
+    def has_trees(self) -> bool:
+        """Whether the drafter branches."""
+        from minispec.drafters import SmallModelTreeDrafter
+
+        return isinstance(self.drafter, SmallModelTreeDrafter)
 
     @cached_property
     def costs(self) -> Costs:
@@ -111,6 +122,8 @@ def open_pair(settings: Settings, target: GPT2 | None = None) -> Pair:
 
     tokenizer = load_tokenizer(settings.target, offline=settings.offline)
     name = settings.draft_name
+    if settings.tree:
+        check_tree(settings)
     parts = [] if name is None else parts_of(name)
     for model in models_in(name):  # before the weights are read
         check_same_vocabulary(tokenizer, load_tokenizer(model, offline=settings.offline))
@@ -122,6 +135,19 @@ def open_pair(settings: Settings, target: GPT2 | None = None) -> Pair:
     if taps:
         target = target.tapped(taps)  # type: ignore[attr-defined,unused-ignore]
     return Pair(target, tokenizer, build_drafter(parts, settings, target, tokenizer))
+
+
+def check_tree(settings: Settings) -> None:
+    """Raise ValueError for a tree that is too large, or that nothing could guess."""
+    from minispec.drafters.small_model_tree import check_widths
+    from minispec.methods import parts_of
+
+    check_widths(settings.tree)
+    name = settings.draft_name
+    if name is not None and not any(part.branches for part in parts_of(name)):
+        raise ValueError(f"--tree is for the guesses of a model, and {name} has none: name one, or leave it out")
+    if settings.schedule != SCHEDULES[0]:
+        raise ValueError(f"--tree does not go with --schedule {settings.schedule}: leave one of them out")
 
 
 def decode(settings: Settings, pair: Pair, prompt_ids: Sequence[int], *, plain: bool = False) -> Iterator[Step]:
@@ -139,7 +165,8 @@ def decode(settings: Settings, pair: Pair, prompt_ids: Sequence[int], *, plain: 
         target, drafter = split_cores(pair)
         options |= {"n_draft": beside_a_pass(settings, pair), "executor": None if pair.target.threads > 1 else InTurn()}
         return speculate_overlapped(target, drafter, prompt_ids, **options)
-    return speculate(pair.target, pair.drafter, prompt_ids, n_draft=draft_length(settings, pair), **options)
+    options |= {"n_draft": draft_length(settings, pair), "verification": settings.verification}
+    return speculate(pair.target, pair.drafter, prompt_ids, **options)
 
 
 def decode_batch(settings: Settings, pair: Pair, prompts: Sequence[Sequence[int]]) -> Iterator[tuple[int, Step]]:
@@ -155,8 +182,8 @@ def decode_batch(settings: Settings, pair: Pair, prompts: Sequence[Sequence[int]
     options["stop"] = [stop_rule(pair.tokenizer, settings.stop) for _ in prompts]
     if pair.drafter is None:
         return generate_batch(pair.target, prompts, **options)
-    n_draft = draft_length(settings, pair, len(prompts) if settings.determined else 1)
-    return speculate_batch(pair.target, pair.drafter, prompts, n_draft=n_draft, **options)
+    options["n_draft"] = draft_length(settings, pair, len(prompts) if settings.determined else 1)
+    return speculate_batch(pair.target, pair.drafter, prompts, verification=settings.verification, **options)
 
 
 def decoding_options(settings: Settings, pair: Pair) -> dict[str, Any]:

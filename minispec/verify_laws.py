@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from minispec.drafters import SmallModelDrafter
+from minispec.drafters import SmallModelDrafter, SmallModelTreeDrafter
 from minispec.drafters.models import models_of, with_models
 from minispec.enumeration import Script, law
 from minispec.sampling import Sampling
@@ -178,24 +178,36 @@ class OneBlockDrafting:
 
 
 def joint_law(pair: Pair, rng: Rng) -> int:
-    """What `speculate` writes along every path of choices, against products of the target's own probabilities."""
+    """What `speculate` writes along every path of choices, against products of the target's own probabilities.
+
+    In a third of the trials guesses are judged as a block, and in a third they branch.
+    """
     n_draft = int(rng.integers(1, 5))
     n_new = 3 if n_draft < 3 else n_draft + 1
-    sampling = Sampling(round(float(rng.uniform(0.5, 1.5)), 3), top_k=3 if n_new == 3 else 2)
+    way = ("token", "block", "tree")[rng.integers(3)]
+    widths = ((2,), (3,), (2, 1), (1, 2))[rng.integers(4)]
+    if way == "tree":
+        n_draft, n_new = len(widths), len(widths) + 1
+    sampling = Sampling(
+        round(float(rng.uniform(0.5, 1.5)), 3), top_k=3 if (n_draft, n_new) in ((1, 2), (1, 3), (2, 3)) else 2
+    )
     prompt = random_prompt(pair, rng, longest=12)
     guesser = SmallModelDrafter(Blurred(pair.target)) if pair.drafter is None else pair.drafter
+    if way == "tree":
+        guesser = SmallModelTreeDrafter(draft_model(pair), widths)
     if not models_of(guesser):
         prompt += prompt[: len(prompt) // 2]  # such as those who copy find something in
     target = Remembered(pair.target, sampling)
     drafter = with_models(guesser, lambda model: Remembered(model, sampling))
-    if n_draft > 2:
+    if way != "tree" and n_draft > 2:
         drafter = OneBlock(drafter)
     options: Any = {"max_new_tokens": n_new, "n_draft": n_draft, "sampling": AsTheyAre()}
+    options["verification"] = "block" if way == "block" else "token"
 
     def written(choices: Script) -> tuple[int, ...]:
         return tuple(run_all(prompt, speculate(target, drafter, prompt, choices=choices, **options)).ids)
 
-    case = f"{n_new} new tokens, {n_draft} guesses a round, {sampling!r}, prompt ids {prompt}"
+    case = f"{n_new} new tokens, {n_draft} guesses a round by {way}, {sampling!r}, prompt ids {prompt}"
     return compare_laws(law(written), own_law(target, prompt, n_new), case)
 
 

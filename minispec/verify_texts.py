@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from minispec.costs import Costs
 from minispec.draft_length import AutoLength
-from minispec.drafters import SmallModelDrafter
+from minispec.drafters import SmallModelDrafter, SmallModelTreeDrafter
 from minispec.drafters.models import models_of
 from minispec.gumbel import Gumbel
+from minispec.kv_cache import KVCache
 from minispec.model import GPT2
 from minispec.plain import generate
 from minispec.sampling import Sampling
@@ -123,6 +124,7 @@ def same_text(pair: Pair, rng: Rng, sampled: bool = False) -> Counts:
 
     Texts are greedy, or `sampled` with noise that is tied to places. A quarter may stop early, and a quarter
     reaches the end of the context window. Plain and speculative decoding run on different numbers of threads.
+    In a third of the trials the draft model branches, and in a third its guesses are judged as a block.
     """
     n_draft, n_new = int(rng.integers(1, 9)), int(rng.integers(2, 61))
     length: int | AutoLength = AutoLength(random_costs(rng)) if rng.random() < 0.25 else n_draft
@@ -141,21 +143,33 @@ def same_text(pair: Pair, rng: Rng, sampled: bool = False) -> Counts:
         "random guesses": RandomGuesses(pair.target.n_vocab, [*prompt, *plain.ids], rng),
         "the target drafting for itself": SmallModelDrafter(pair.target),
     }
+    way = ("chain", "block", "tree")[rng.integers(3)]
+    if way == "tree":
+        widths = random_widths(rng)
+        own = drafters.pop("the draft model")
+        drafters |= {f"a tree {widths}": SmallModelTreeDrafter(getattr(own, "model", pair.target), widths)}
     guesses = 0
     for name, drafter in drafters.items():
         if drafter is None:
             continue
+        judged = "block" if way == "block" and name == "the draft model" and not pair.has_trees else "token"
         case = (
-            f"{name}, {length} guesses a round, {n_new} new tokens, {sampling!r}, threads {few} (plain) and {many}, "
-            f"prompt ids {prompt}"
+            f"{name}, {length} guesses a round, judged by {judged}, {n_new} new tokens, {sampling!r}, threads {few} "
+            f"(plain) and {many}, prompt ids {prompt}"
         )
         with threads(pair.target, many):
-            run = run_all(prompt, speculate(pair.target, drafter, prompt, n_draft=length, **settings))
+            steps = speculate(pair.target, drafter, prompt, n_draft=length, verification=judged, **settings)
+            run = run_all(prompt, steps)
         compare_runs(plain, run, case)
         guesses += run.drafted
         if name == "the target drafting for itself" and length == n_draft:
             check_all_kept(run, n_draft, min(n_new, pair.target.n_ctx - len(prompt)), case)
     return {"tokens": len(plain.ids), "guesses": guesses}
+
+
+def random_widths(rng: Rng) -> tuple[int, ...]:
+    """The widths of a tree, up to 4 levels of up to 3 guesses for a place, 39 guesses at most."""
+    return tuple(rng.integers(1, 4, size=rng.integers(1, 4)).tolist())
 
 
 def random_costs(rng: Rng) -> Costs:
@@ -194,7 +208,7 @@ def check_all_kept(run: Run, n_draft: int, room: int, case: str) -> None:
 
 
 def same_bits(pair: Pair, rng: Rng) -> Counts:
-    """Logits and cache of random ids do not depend on how they are cut into passes.
+    """Logits and cache of random ids do not depend on how they are cut into passes, nor on guesses beside them.
 
     A quarter of the texts may be as long as the context window, the others up to 100 tokens.
     """
@@ -219,9 +233,14 @@ def _same_bits(name: str, model: GPT2, rng: Rng) -> Counts:
             past = cut.length - len(rubbish)
             cut.truncate(past if rng.random() < 0.8 else int(rng.integers(max(0, past - 7), past + 1)))
             past, n_new = cut.length, 1 + int(rng.exponential(8))
-            logits = model.forward(ids[past : past + n_new].tolist(), cut)
+            kind = "pass"
+            if rng.random() < 0.3:
+                kind, logits = "tree", tree_pass(model, ids[past : past + n_new].tolist(), cut, rng)
+            else:
+                logits = model.forward(ids[past : past + n_new].tolist(), cut)
             passes += 1
-        case = f"{name}, a pass over rows {past} to {cut.length - 1} of ids {ids.tolist()}"
+        case = f"{name}, a {kind} over rows {past} to {cut.length - 1} of ids {ids.tolist()}"
+        past = cut.length - len(logits)
         _compare_bytes(logits, expected[past : cut.length], past, f"logits ({case})")
     for layer, (one, other) in enumerate(zip(whole.layers, cut.layers, strict=True)):
         fetched = zip(
@@ -231,6 +250,25 @@ def _same_bits(name: str, model: GPT2, rng: Rng) -> Counts:
             rows, expected_rows = (side.transpose(1, 0, 2).reshape(len(ids), -1) for side in (cut_rows, whole_rows))
             _compare_bytes(rows, expected_rows, 0, f"{kind} of layer {layer} ({name}, ids {ids.tolist()})")
     return {"rows": len(ids), "passes": passes}
+
+
+def tree_pass(model: GPT2, ids: Sequence[int], cache: KVCache, rng: Rng) -> NDArray[Any]:
+    """Append ids, all but the first ones as guesses of a tree among others, of which their path is kept.
+
+    The logits of as many of the last of them as there are.
+    """
+    n = int(rng.integers(max(0, len(ids) - 9), len(ids))) + 1
+    path, tokens, parents = [-1], [], []
+    for token in ids[n:]:
+        for _ in range(rng.integers(3)):  # guesses that lead nowhere, from anywhere on the path but its end
+            tokens.append(int(rng.integers(model.n_vocab)))
+            parents.append(path[rng.integers(len(path))])
+        path.append(len(tokens))
+        tokens.append(token)
+        parents.append(path[-2])
+    logits = model.forward_tree(ids[:n], tokens, parents, cache)
+    cache.keep(path[1:])
+    return logits[[1 + guess for guess in path]]
 
 
 def _compare_bytes(rows: NDArray[Any], expected: NDArray[Any], first: int, case: str) -> None:

@@ -85,7 +85,7 @@ def rounds(run: Run, tokenizer: Tokenizer) -> Iterator[str]:
     """A line for every round: what was guessed, how much was kept, and the target's own token."""
     for i, step in enumerate(run.steps, 1):
         own = [f"{kind} {tokenizer.decode([token])!r}" for token, kind in token_kinds(step) if kind != "accepted"]
-        if step.parents is not None:
+        if step.parents:
             yield f"{i:4} {step.n_accepted} of {len(step.drafted)}: tree {tree(step, tokenizer)} {' '.join(own)}"
             continue
         kept = "|".join(repr(tokenizer.decode([token])) for token in step.drafted[: step.n_accepted])
@@ -161,6 +161,7 @@ def verify_command(settings: Settings, check: Check, threads: int | None, quick:
     for name in ("weights", "draft_weights", "backend"):
         value = getattr(settings, name)
         chosen += [(f"--{name.replace('_', '-')}", value)] if value != getattr(default, name) else []
+    chosen += [("--tree", ",".join(map(str, settings.tree)))] if settings.tree else []
     chosen += [("--threads", str(threads))] if threads is not None else []
     words = [word for option in chosen for word in option] + ["--quick"] * quick + ["--offline"] * settings.offline
     return shlex.join(["minispec", "verify", *words])

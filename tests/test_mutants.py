@@ -33,7 +33,7 @@ DEALT = "test_kernels.py::test_each_piece_is_dealt_once_and_a_thread_that_never_
 WAIT = "test_kernels.py::test_threads_wait_for_each_other"
 BATCH_BITS = "test_batch.py::test_logits_and_caches_of_a_batch_have_the_bits_of_each_alone"
 OVERLAPPED_LAW = "test_overlapped.py::test_the_law_is_the_targets_to_the_last_fraction"
-BRANCHES = "test_trees.py::test_the_law_where_a_small_model_branches"
+BRANCHES = "test_trees.py::test_the_law_where_a_small_model_branches_and_all_is_possible"
 TREE_LAW = "test_trees.py::test_the_law_of_trees_is_the_targets_to_the_last_fraction"
 TREE_TEXT = "test_trees.py::test_text_is_that_of_plain_decoding"
 TREE_BITS = "test_tree_pass.py::test_a_tree_has_the_bits_of_its_chains_and_a_kept_path_those_of_a_fresh_pass"
@@ -199,8 +199,8 @@ MUTANTS = [
     Mutant("position by number, not by depth", "trees", "n_text + deep[run[0]] - 1", "n_text + int(run[0])", TREE_BITS),
     Mutant("breadth first", "trees", "run = [waiting.pop()]", "run = [waiting.pop(0)]",
            "test_tree_pass.py::test_branches_are_the_tree_depth_first"),
-    Mutant("keep copies the rows of the first guesses", "kv_cache", "self.n_ctx + np.array(path)",
-           "self.n_ctx + np.arange(len(path))", TREE_BITS),
+    Mutant("keep copies the rows of the first guesses", "kv_cache",
+           "self.values, self.n_ctx + np.array(path)", "self.values, self.n_ctx + np.arange(len(path))", TREE_BITS),
     Mutant("keep takes what the last branch has left in place", "kv_cache",
            "            self.copy_rows(self.keys,", "            len(path) or self.copy_rows(self.keys,", TREE_BITS),
     Mutant("guesses of another pass are kept", "kv_cache",

@@ -87,6 +87,10 @@ def hints(settings: Settings, prompt: str) -> Iterator[str]:
         yield f"note: --draft-weights has no effect without a draft model: {why}"
     if settings.schedule != "sequential" and settings.draft_name is None:
         yield "note: --schedule has no effect without a draft: leave out -d none"
+    if settings.tree and settings.draft_name is None:
+        yield "note: --tree has no effect without a draft: leave out -d none"
+    if settings.verification != "token" and (settings.temperature == 0 or settings.coupling != "optimal"):
+        yield "note: --verification has no effect where the text is determined: add --temperature 1"
     if settings.weights != "f32":
         yield f"note: {settings.target} in {settings.weights} is a model of its own: its text may differ from f32's"
     if prompt != prompt.rstrip(" "):

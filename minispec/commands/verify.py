@@ -15,6 +15,7 @@ from minispec.options import (
     OUTPUT_OPTIONS,
     PAIR_OPTIONS,
     RUN_OPTIONS,
+    TREE_OPTION,
     Number,
     settings_from,
     with_options,
@@ -22,7 +23,7 @@ from minispec.options import (
 
 
 @click.command(short_help="Is the text exact, on this machine, with this pair?")
-@with_options(PAIR_OPTIONS, RUN_OPTIONS, OUTPUT_OPTIONS)
+@with_options(PAIR_OPTIONS, [TREE_OPTION], RUN_OPTIONS, OUTPUT_OPTIONS)
 @click.option(
     "--coupling",
     "couplings",

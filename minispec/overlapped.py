@@ -163,7 +163,10 @@ def _rounds(
 
             committed, n_lost = tuple(text.ids[first:]), len(unjudged.tokens) - len(waiting.tokens)
             seconds = draft_seconds, verified - began
-            yield OverlappedStep(tuple(block.tokens), n_accepted, committed, finish, *seconds, n_waiting, n_lost)
+            path = tuple(range(n_accepted))
+            yield OverlappedStep(
+                tuple(block.tokens), n_accepted, committed, finish, *seconds, None, path, n_waiting, n_lost
+            )
 
 
 @contextmanager

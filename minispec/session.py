@@ -68,9 +68,7 @@ class Settings:
 
     def as_json(self) -> dict[str, object]:
         """The settings that `--json` repeats; draft_weights are those of the models in the draft."""
-        others = {"tree": list(self.tree)} if self.tree and self.draft_name else {}
-        others |= {"verification": self.verification} if self.verification != Settings.verification else {}
-        return {
+        told: dict[str, object] = {
             "target": self.target,
             "draft": self.draft_name,
             "num_draft_tokens": self.num_draft_tokens if self.draft_name else 0,
@@ -78,7 +76,12 @@ class Settings:
             "draft_weights": self.draft_weights if models_in(self.draft_name) else None,
             "schedule": self.schedule if self.draft_name else None,
             "seed": self.seed,
-        } | others
+        }
+        if self.tree and self.draft_name:
+            told["tree"] = list(self.tree)
+        if self.verification != Settings.verification:
+            told["verification"] = self.verification
+        return told
 
 
 @dataclass(frozen=True)

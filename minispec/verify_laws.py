@@ -188,9 +188,8 @@ def joint_law(pair: Pair, rng: Rng) -> int:
     widths = ((2,), (3,), (2, 1), (1, 2))[rng.integers(4)]
     if way == "tree":
         n_draft, n_new = len(widths), len(widths) + 1
-    sampling = Sampling(
-        round(float(rng.uniform(0.5, 1.5)), 3), top_k=3 if (n_draft, n_new) in ((1, 2), (1, 3), (2, 3)) else 2
-    )
+    few = 3 if n_new == 2 or (n_new == 3 and way != "tree") else 2  # there are many paths to walk
+    sampling = Sampling(round(float(rng.uniform(0.5, 1.5)), 3), top_k=few)
     prompt = random_prompt(pair, rng, longest=12)
     guesser = SmallModelDrafter(Blurred(pair.target)) if pair.drafter is None else pair.drafter
     if way == "tree":

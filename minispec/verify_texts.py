@@ -124,7 +124,7 @@ def same_text(pair: Pair, rng: Rng, sampled: bool = False) -> Counts:
 
     Texts are greedy, or `sampled` with noise that is tied to places. A quarter may stop early, and a quarter
     reaches the end of the context window. Plain and speculative decoding run on different numbers of threads.
-    In a third of the trials the draft model branches, and in a third its guesses are judged as a block.
+    In a third of the trials a model guesses a tree as well, and in a third the drafter's guesses are judged as a block.
     """
     n_draft, n_new = int(rng.integers(1, 9)), int(rng.integers(2, 61))
     length: int | AutoLength = AutoLength(random_costs(rng)) if rng.random() < 0.25 else n_draft
@@ -146,13 +146,13 @@ def same_text(pair: Pair, rng: Rng, sampled: bool = False) -> Counts:
     way = ("chain", "block", "tree")[rng.integers(3)]
     if way == "tree":
         widths = random_widths(rng)
-        own = drafters.pop("the draft model")
-        drafters |= {f"a tree {widths}": SmallModelTreeDrafter(getattr(own, "model", pair.target), widths)}
+        model = next(iter(models_of(pair.drafter)), pair.target)
+        drafters |= {f"a tree {widths}": SmallModelTreeDrafter(model, widths)}
     guesses = 0
     for name, drafter in drafters.items():
         if drafter is None:
             continue
-        judged = "block" if way == "block" and name == "the draft model" and not pair.has_trees else "token"
+        judged = "block" if way == "block" and name == "the drafter" and not pair.has_trees else "token"
         case = (
             f"{name}, {length} guesses a round, judged by {judged}, {n_new} new tokens, {sampling!r}, threads {few} "
             f"(plain) and {many}, prompt ids {prompt}"

@@ -179,7 +179,8 @@ def assert_equal_to_solo(target: Any, drafter: Any, rows: Sequence[Row]) -> None
     solo = [generate(target, row.ids, **{name: getattr(row, name) for name in names}) for row in rows]
     assert by_row(batch, len(rows)) == [[said(step) for step in steps] for steps in solo]
     names = (*names, "n_draft")
-    batch = speculate_batch(target, drafter, ids, **options(rows, *names))
+    given: Any = options(rows, *names)
+    batch = speculate_batch(target, drafter, ids, **given)
     solo = [speculate(target, drafter, row.ids, **{name: getattr(row, name) for name in names}) for row in rows]
     assert by_row(batch, len(rows)) == [[said(step) for step in steps] for steps in solo]
     assert not texts_alive()

@@ -235,7 +235,7 @@ def test_the_law_where_some_tokens_are_never_guessed(kind: str) -> None:
 
 def check_law(target: GPT2, drafter: Any, sampling: Sampling, n: int, n_draft: int = 2) -> None:
     options: Any = {"max_new_tokens": n, "sampling": sampling, "stop": lambda new: list(new[-2:]) == [1, 2]}
-    kept = set()
+    kept: set[Any] = set()
 
     def outcome(steps: Iterator[Step]) -> Any:
         told = list(steps)

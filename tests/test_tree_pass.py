@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minispec import reference
+from minispec.kernels import NO_FEATURES, NOTHING
 from minispec.kernels.whole_pass import lay_out
 from minispec.model import GPT2Config
 from minispec.trees import MOST_NODES, branches, depths, path_to
@@ -92,7 +93,7 @@ def test_a_tree_has_the_bits_of_its_chains_and_a_kept_path_those_of_a_fresh_pass
 def test_a_head_takes_the_runs_of_a_tree_in_their_order() -> None:
     """They are one piece of work for one thread, and not dealt out apart: each finds what the one before has left."""
     sequences = np.array([[2, 0, 3, 1], [2, 2, 1, 1], [0, 5, 1, 1], [1, 0, 1, 1], [1, 0, 2, 2]])
-    layout = lay_out(sequences, np.full(8, -1), 8, 6)
+    layout = lay_out(sequences, np.full(8, -1), 8, 6, NOTHING, NO_FEATURES)
     assert layout.texts.tolist() == [0, 2, 3, 5]
     assert layout.position.tolist() == [0, 1, 2, 2, 5, 0, 0, 1]
     assert layout.wanted.tolist() == [2, 3, 4, 5, 6, 7]

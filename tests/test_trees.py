@@ -106,14 +106,15 @@ def test_the_law_where_a_small_model_branches_and_all_is_possible(seed: int, wid
 
 def kept_at_once(pair: Any, kind: str, n: int) -> Any:
     """The chance that one of n guesses for one place is kept."""
-    p, q = (np.array(row, dtype=object) for row in pair)
+    rows: Any = [np.array(row, dtype=object) for row in pair]
+    p, q = rows
 
     class Siblings(toys.Guesses):
         def draft(self, ids: Sequence[int], n_draft: int, sampling: Any, choices: Any, *_: Any) -> Draft:
             tokens: list[int] = []
             probs: list[Any] = []
             rest: Any = q
-            for _ in range(n):
+            for _sibling in range(n):
                 if not rest.sum():
                     break
                 tokens.append(choices.draw(rest / rest.sum()))

@@ -64,7 +64,9 @@ class SuffixDrafting(TextDrafting):
         """One more token: every run that ended the text grows by it."""
         longer = self.matches[:1]
         for node in self.matches[:DEPTH]:
-            node = node.followers.setdefault(token, Node())
+            if token not in node.followers:
+                node.followers[token] = Node()
+            node = node.followers[token]
             node.count += 1
             node.last = len(self.ids)
             longer.append(node)

@@ -187,7 +187,8 @@ def write_all(plan: Plan, prompts: list[list[int]], threads: int, quiet: bool) -
     pair, named = load_pair(plan), [model.name for model in plan.models[:1]]
     named += [model.name for model in plan.models[1:] if is_model(model.name)]
     with ExitStack() as stack:
-        programs = [minispec_program(pair.target, pair.drafter, prompts, n, plan.lengths)]
+        depths = range(1, len(settings.tree) + 1) or plan.lengths  # of a tree, all
+        programs = [minispec_program(pair.target, pair.drafter, prompts, n, depths)]
         if "transformers" in plan.against:
             target, *draft = (str(find_model(name, settings.offline)) for name in named)
             other = transformers_program(target, draft[0] if draft else None, prompts, n, plan.lengths, threads)

@@ -197,8 +197,12 @@ def settings_from(options: dict[str, Any]) -> Settings:
         raise click.UsageError("--verification block judges chains: leave out --tree")
     limit_threads(options["threads"], options["backend"])
     settings = Settings(**{name: options[name] for name in asdict(DEFAULTS) if name in options})
-    if settings.tree and settings.num_draft_tokens == AUTO:  # which goes by the prices of chains
-        settings = replace(settings, num_draft_tokens=len(settings.tree))
+    if settings.tree:
+        from minispec.drafters.small_model_tree import check_widths
+
+        check_widths(settings.tree)
+        if settings.num_draft_tokens == AUTO:  # which goes by the prices of chains
+            settings = replace(settings, num_draft_tokens=len(settings.tree))
     return settings
 
 

@@ -82,6 +82,18 @@ def test_a_tree_without_a_draft_says_so(run: Any) -> None:  # noqa: F811
     assert "--tree has no effect without a draft" in run("generate", PROMPT, "-n", "3", "-d", "none", "--tree", "2")[2]
 
 
+def test_bench_tries_all_depths_of_a_tree(run: Any) -> None:  # noqa: F811
+    tree = ["--only", "end-to-end", "--tree", "2,1"]
+    told = run_json(run, "bench", *tree, "-n", "6", "--repetitions", "1", "-q")
+    assert told["tree"] == [2, 1]
+    assert [row["num_draft_tokens"] for row in told["draft_lengths"]] == [1, 2]
+    assert all(row["same_text"] for row in told["end_to_end"])
+    for arguments in (["--only", "passes", "--tree", "2"], ["-d", "none", "--tree", "2"]):
+        status, _, err = run("bench", *arguments, "-q")
+        assert status == 2
+        assert "--tree is for texts of a pair: leave out -d none" in err
+
+
 def test_verify_with_a_tree(run: Any) -> None:  # noqa: F811
     status, out, _ = run("verify", "--quick", "--only", "greedy", "--only", "law", "--tree", "2,2", "--json")
     assert status == 0

@@ -16,6 +16,7 @@ from minispec.options import (
     OUTPUT_OPTIONS,
     PAIR_OPTIONS,
     PARTS,
+    TREE_OPTION,
     Number,
     Numbers,
     settings_from,
@@ -67,7 +68,7 @@ MEASURE_OPTIONS = [
 
 
 @click.command(short_help="What do passes cost here, and what does speculation make of it?")
-@with_options(PAIR_OPTIONS, MADE_UP_OPTIONS, MEASURE_OPTIONS, MACHINE_OPTIONS, OUTPUT_OPTIONS)
+@with_options(PAIR_OPTIONS, MADE_UP_OPTIONS, MEASURE_OPTIONS, [TREE_OPTION], MACHINE_OPTIONS, OUTPUT_OPTIONS)
 @click.pass_context
 def bench(context: click.Context, /, **options: Any) -> None:
     """Measure passes, memory and texts on this machine. Everything is timed in turn, and passes with a read of memory
@@ -107,6 +108,8 @@ def bench(context: click.Context, /, **options: Any) -> None:
         settings, models, parts, options["lengths"], options["prompts"], options["repetitions"], options["against"],
         options["gguf"], options["gguf_draft"], options["accepts"] or (), options["batches"] or (),
     )  # fmt: skip
+    if settings.tree and (len(models) < 2 or "end-to-end" not in parts):
+        raise click.UsageError("--tree is for texts of a pair: leave out -d none, and --only or add --only end-to-end")
     if plan.batches and len(models) < 2:
         raise click.UsageError("--batch compares with speculation: leave out -d none")
     alone = [part for part in options["parts"] if part in ("costs", "short", "batch")] if len(models) < 2 else []
@@ -121,6 +124,7 @@ def bench(context: click.Context, /, **options: Any) -> None:
     if len(models) > 1:
         asked |= {"draft": models[1].label, "draft_weights": models[1].weights if models_in(models[1].name) else None}
     asked_texts = {"prompts": list(plan.prompts), "max_new_tokens": settings.max_new_tokens}
+    asked_texts |= {"tree": list(settings.tree)} if settings.tree else {}
     render = {"md": bench_report.as_markdown, "csv": bench_report.as_csv, "json": bench_report.as_json}[output]
     click.echo(render(report, asked | asked_texts | {"repetitions": plan.repetitions}))
     ours = [row for row in report.tables.get("end_to_end", []) if row.program == "minispec"]

@@ -16,12 +16,13 @@ Source: Cai et al. 2024, Medusa (arXiv 2401.10774), greedy from a table of ranks
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from minispec.costs import Costs
+from minispec.speculative import Step
 
 Accept = Sequence[Sequence[float]]
 
@@ -85,6 +86,30 @@ def grow(accept: Accept, budget: int) -> tuple[list[int], list[int], list[int], 
         offer(parent, depth, rank + 1)
         offer(len(parents) - 1, depth + 1, 0)
     return parents, ranks, depths, chances
+
+
+def accept_table(steps: Iterable[Step]) -> list[list[float]]:
+    """The chances by depth and rank that the rounds of a run show: guesses kept over guesses judged or passed over.
+
+    A place counts where its guesses were judged; a guess there counts as not kept if a sibling was kept, or none. A
+    chance by luck above that of the rank before is held at that one.
+    """
+    counts: list[list[list[int]]] = []  # by depth and rank: places, and those where this rank was kept
+    for step in steps:
+        parents, guess = step.parents or (), -1
+        judged = len(step.path) + (len(step.committed) > len(step.path))
+        for depth in range(judged):
+            siblings = [child for child, parent in enumerate(parents) if parent == guess]
+            if not siblings:
+                break
+            if depth == len(counts):
+                counts.append([])
+            counts[depth] += [[0, 0] for _ in siblings[len(counts[depth]) :]]
+            guess = step.path[depth] if depth < len(step.path) else -1
+            for rank, child in enumerate(siblings):
+                counts[depth][rank][0] += 1
+                counts[depth][rank][1] += child == guess
+    return [list(accumulate((kept / places for places, kept in row), min)) for row in counts]
 
 
 def expected_tokens(parents: Sequence[int], ranks: Sequence[int], accept: Accept) -> float:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minispec.costs import Costs
-from minispec.tree_shape import expected_tokens, grow, shape
+from minispec.speculative import Step
+from minispec.tree_shape import accept_table, expected_tokens, grow, shape
 from minispec.trees import depths
 
 MOST = 5
@@ -68,6 +69,21 @@ def test_a_shape_worked_by_hand() -> None:
     assert shape(accept, dear, 5).parents == (-1, 0)
     hopeless = Costs(1.0, (0.0, 1.0, 1.0), 0.0, 1.0)
     assert shape(accept, hopeless, 5).parents == ()
+
+
+def test_a_table_worked_by_hand() -> None:
+    """A tree of two guesses and two more after the second; a chain has no parents and tells nothing."""
+    tree: Any = {"parents": (-1, -1, 1, 1)}
+    steps = [
+        Step((5, 6, 7, 8), 2, (6, 7, 9), None, path=(1, 2), **tree),
+        Step((5, 6, 7, 8), 1, (6, 9), None, path=(1,), **tree),
+        Step((5, 6, 7, 8), 1, (5, 9), None, path=(0,), **tree),  # a leaf: no place at depth 2
+        Step((5, 6, 7, 8), 0, (9,), None, **tree),
+        Step((5, 6, 7, 8), 1, (6,), "stop", path=(1,), **tree),  # what follows was not judged
+        Step((5, 6), 2, (5, 6, 7), None, path=(0, 1)),
+    ]
+    assert accept_table(steps) == [[1 / 5, 1 / 5], [1 / 2, 0]]  # 3 / 5 for the second guess, held at the first's
+    assert accept_table([]) == []
 
 
 @pytest.mark.parametrize("row", [[0.2, 0.3], [1.1], [-0.1], [0.6, 0.5]])

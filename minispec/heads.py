@@ -23,6 +23,7 @@ from minispec.hub import find_model
 from minispec.model import GPT2, GPT2Config
 from minispec.reference import quantise
 from minispec.safetensors_file import StoredTensor, read_header, read_tensor
+from minispec.user_path import user_path
 
 Floats = NDArray[np.float32]
 VERSION = "1"  # of the file format
@@ -84,11 +85,11 @@ def find_heads(target: str, method: str, argument: str | None = None, offline: b
 
     Raises ValueError, in one line, where there is none.
     """
-    path = Path(argument).expanduser() if argument else find_model(target, offline) / f"{method}.safetensors"
+    path = user_path(argument) if argument else find_model(target, offline) / f"{method}.safetensors"
     if not path.is_file():
         raise ValueError(
-            f"{target} has no {method} heads ({path} is missing): train them by python weights/train_heads.py "
-            f"{method} {path.parent} CORPUS, or name a file, as in -d {method}:FILE"
+            f"{target} has no {method} heads ({path} is missing): train some by python weights/train_heads.py "
+            f"{method} TARGET CORPUS, or name a file, as in -d {method}:FILE"
         )
     return path
 

@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -126,6 +127,50 @@ def _self_int8(settings: Settings, target: GPT2, tokenizer: Tokenizer, argument:
     return _small_model(load_model(settings.target, "int8", settings.backend, settings.offline), settings)
 
 
+def _early_exit(settings: Settings, target: GPT2, tokenizer: Tokenizer, argument: str | None) -> Drafter:
+    from minispec.drafters.early_exit import EarlyExitDrafter
+
+    n_layer, word = target.config.n_layer, argument or ""
+    if n_layer < 2:
+        raise ValueError(f"early-exit drafts with some of the target's layers, and {settings.target} has only one")
+    if not (word.isascii() and word.isdigit() and 1 <= int(word) < n_layer):
+        raise ValueError(
+            f"the draft early-exit:{word:.40} cannot be: {settings.target} has {n_layer} layers, give 1 to "
+            f"{n_layer - 1} of them, as in early-exit:{max(1, n_layer // 3)}"
+        )
+    return EarlyExitDrafter(target, int(word))
+
+
+def _medusa(settings: Settings, target: GPT2, tokenizer: Tokenizer, argument: str | None) -> Drafter:
+    from minispec.drafters.medusa import MedusaDrafter
+    from minispec.heads import read_heads
+
+    (path,) = _medusa_files(settings, argument)
+    return MedusaDrafter(target, read_heads(path, "medusa", target))
+
+
+def _parallel(settings: Settings, target: GPT2, tokenizer: Tokenizer, argument: str | None) -> Drafter:
+    from minispec.drafters.parallel import ParallelDrafter
+    from minispec.heads import read_heads
+
+    (path,) = _parallel_files(settings, argument)
+    return ParallelDrafter.of(target, read_heads(path, "parallel", target), settings.draft_weights)
+
+
+def _heads_files(method: str, settings: Settings, argument: str | None) -> list[Path]:
+    from minispec.heads import find_heads
+
+    return [find_heads(settings.target, method, argument, settings.offline)]
+
+
+_medusa_files = partial(_heads_files, "medusa")
+_parallel_files = partial(_heads_files, "parallel")
+
+
+def _last_row(target: GPT2, argument: str | None) -> tuple[int, ...]:
+    return (target.config.n_layer,)
+
+
 METHODS: dict[str, Method] = {
     "prompt-lookup": Method(
         "what followed the last N (3) tokens where they stood before, most recently or first", _prompt_lookup,
@@ -137,6 +182,15 @@ METHODS: dict[str, Method] = {
         files=_ngram_files,
     ),
     "self-int8": Method("the target's 8-bit copy, a quarter of a pass a guess", _self_int8, copy="int8", branches=True),
+    "early-exit": Method("the target's first N layers, on its own cache", _early_exit, argument="N"),
+    "medusa": Method(
+        "trained heads on the target's last hidden row, all guesses at once", _medusa, argument="[PATH]",
+        taps=_last_row, files=_medusa_files,
+    ),
+    "parallel": Method(
+        "a small model trained to guess several tokens in one pass", _parallel, argument="[PATH]",
+        files=_parallel_files,
+    ),
 }  # fmt: skip
 
 

@@ -11,11 +11,14 @@ import pytest
 from bits import assert_same_bits
 from checkpoints import TINY, tiny_tensors, write_checkpoint
 from heads_files import medusa_tensors, parallel_parts, write_heads
-from toys import ODD, tiny_model
+from toys import ODD, ids_of, tiny_model
 
+from minispec import load_model
+from minispec.costs import measure_costs
 from minispec.drafters import MedusaDrafter, ParallelDrafter
 from minispec.heads import find_heads, fingerprint, fingerprint_of, packed, read_heads, small_output
 from minispec.model import GPT2
+from minispec.session import Settings, decode, open_pair
 from minispec.weights import Checkpoint
 
 
@@ -72,13 +75,50 @@ def test_heads_of_another_target_method_or_format_are_refused_in_one_line(tmp_pa
 
 def test_where_heads_are_looked_for(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "model")
-    with pytest.raises(ValueError, match=r"has no medusa heads .*missing\): train them by .*train_heads\.py medusa"):
+    with pytest.raises(ValueError, match=r"has no medusa heads .*missing\): train some by .*train_heads\.py medusa"):
         find_heads(str(folder), "medusa")
     (folder / "medusa.safetensors").write_bytes(b"")
     assert find_heads(str(folder), "medusa") == folder / "medusa.safetensors"
     with pytest.raises(ValueError, match=r"-d medusa:FILE"):
         find_heads(str(folder), "medusa", str(tmp_path / "none"))
     assert find_heads("story-target", "medusa", str(folder / "medusa.safetensors")) == folder / "medusa.safetensors"
+
+
+@pytest.mark.parametrize("draft", ["early-exit:2", "medusa", "parallel"])
+def test_drafters_on_what_the_target_has_seen_by_name(draft: str, tmp_path: Path) -> None:
+    """From the name to a drafter, a target with the taps that it wants, and the target's own text."""
+    target = load_model("story-target")
+    if draft != "early-exit:2":
+        config = replace(target.config, n_layer=1, n_head=2, n_embd=8, n_inner=32)
+        tensors, told = (medusa_tensors(target.config), {}) if draft == "medusa" else parallel_parts(config)
+        path = write_heads(tmp_path / "x.safetensors", draft, target, tensors, **told)
+        draft += f":{path}"
+    settings = Settings(draft=draft, max_new_tokens=12, num_draft_tokens=2)
+    pair = open_pair(settings, target)
+    ids = pair.tokenizer.encode("Once upon a time")
+    steps = [list(decode(settings, pair, ids, plain=plain)) for plain in (True, False)]
+    assert ids_of(steps[0]) == ids_of(steps[1])
+    assert any(step.drafted for step in steps[1])
+    assert measure_costs(pair.target, pair.drafter, turns=1, rows=(2,)).guess >= 0
+    other = open_pair(replace(settings, weights="int8"))  # a copy of the target: the same heads are its own
+    assert any(step.drafted for step in decode(settings, other, ids))
+
+
+@pytest.mark.parametrize(
+    ("draft", "said"),
+    [
+        ("early-exit:6", "cannot be: story-target has 6 layers, give 1 to 5 of them, as in early-exit:2"),
+        ("early-exit:0", "give 1 to 5 of them"),
+        ("early-exit:x", "the draft early-exit:x cannot be"),
+        ("early-exit", "lacks its argument: give early-exit:N"),
+        ("medusa:nowhere", r"story-target has no medusa heads \(nowhere is missing\)"),
+        ("suffix+parallel:nowhere", "story-target has no parallel heads"),
+    ],
+)
+def test_a_draft_that_cannot_be_is_one_line(draft: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said) as error:
+        open_pair(Settings(draft=draft))
+    assert "\n" not in str(error.value)
 
 
 def test_damaged_heads_are_refused_in_words(tmp_path: Path) -> None:

@@ -49,6 +49,10 @@ class MedusaDrafter:
     def __repr__(self) -> str:
         return f"<medusa, {self.n_guess} heads, {self.path.name}>"
 
+    def describe(self) -> str:
+        """What its price depends on."""
+        return f"MedusaDrafter(n_guess={self.n_guess})"
+
     @property
     def n_vocab(self) -> int:
         """The target's."""

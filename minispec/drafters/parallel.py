@@ -56,6 +56,10 @@ class ParallelDrafter(SmallModelDrafter):
     def __repr__(self) -> str:
         return f"<parallel, {self.n_mask} masks>"
 
+    def describe(self) -> str:
+        """What its price depends on besides its model."""
+        return f"ParallelDrafter(n_mask={self.n_mask})"
+
     @property
     def n_vocab(self) -> int:
         """Tokens in the model's vocabulary, less the masks."""

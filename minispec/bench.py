@@ -13,6 +13,7 @@ from typing import Any
 
 from minispec.bench_batch import explain, time_batches
 from minispec.bench_costs import price_rounds
+from minispec.bench_drafters import time_drafters
 from minispec.bench_llama import llama_program
 from minispec.bench_machine import Machine, Probe, describe_machine
 from minispec.bench_memory import measure_memory, measure_start
@@ -30,7 +31,7 @@ from minispec.tokenizer import check_same_vocabulary, load_tokenizer
 from minispec.viz import counted
 from minispec.weights import load_model, read_config
 
-SHORT_DRAFT = 4  # guesses a round for short replies, or the nearest to it of the lengths that are tried
+SHORT_DRAFT = 4  # guesses a round for short replies and for drafters side by side
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Plan:
     gguf_draft: str | None = None
     accepts: Sequence[float] = ()  # of a scripted pair
     batches: Sequence[int] = ()  # sizes, for the part batch
+    drafts: Sequence[str] = ()  # for the part drafters
 
 
 @dataclass
@@ -107,18 +109,28 @@ def run_bench(plan: Plan, say: Callable[[str], None], quiet: bool) -> Report:
         (draft,) = models_of(pair.drafter)
         tables["prediction"] = measure_predictions(pair.target, draft, plan.accepts, plan.lengths, n, quiet)
         notes += summary(tables["prediction"])
+    if "drafters" in plan.parts and plan.drafts:
+        target = plan.models[0]
+        one = replace(settings, target=target.name, weights=target.weights)
+        tables["drafters"], left_out = time_drafters(one, plan.drafts, short_length(plan), say, quiet)
+        notes += left_out
     if {"short", "batch"} & set(plan.parts) and len(plan.models) > 1:
         pair = load_pair(plan)
         assert pair.drafter is not None
         if "short" in plan.parts:
-            n_draft = min(plan.lengths, key=lambda k: abs(k - SHORT_DRAFT))
-            tables["short"] = list(time_short(pair.target, pair.drafter, prompts[0], n_draft, repetitions, quiet))
+            short = pair.target, pair.drafter, prompts[0], short_length(plan)
+            tables["short"] = list(time_short(*short, repetitions, quiet))
         if "batch" in plan.parts and plan.batches:
             say("writing batches ...")
             many = pair.target, pair.drafter, prompts, settings.max_new_tokens, plan.lengths, plan.batches
             tables["batch"] = list(time_batches(*many, repetitions, quiet))
             notes.append(explain(tables["batch"]))
     return Report(describe_machine(settings.backend), probe.gb_s, probe.range_gb_s, probe.how, tables, notes)
+
+
+def short_length(plan: Plan) -> int:
+    """SHORT_DRAFT, or the nearest to it of the lengths that are tried."""
+    return min(plan.lengths, key=lambda k: abs(k - SHORT_DRAFT))
 
 
 def load_pair(plan: Plan) -> Pair:

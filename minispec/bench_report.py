@@ -42,6 +42,22 @@ def _percent(share: float | None) -> str:
     return "n/a" if share is None else f"{100 * share:.1f} %"
 
 
+def _megabytes(n_bytes: int) -> str:
+    return f"{n_bytes / 1e6:.1f}"
+
+
+def _thousandths(ratio: float | None) -> str:
+    return "n/a" if ratio is None else f"{ratio:.3f}"
+
+
+def _places(accept: Sequence[float | None] | None) -> str:
+    return " ".join("-" if chance is None else f"{100 * chance:.0f}" for chance in accept or []) or "n/a"
+
+
+def _law(keeps: bool) -> str:
+    return "yes" if keeps else "NO, lossy"
+
+
 def _same(same: bool | None) -> str:
     return {True: "yes", False: "NO", None: "n/a"}[same]
 
@@ -141,6 +157,22 @@ TABLES: dict[str, tuple[str, list[Column]]] = {
             Column("tokens a pass", "tokens_per_pass", _times),
             Column("outside passes", "outside_share", _percent),
             Column("same text", "same_text", _same),
+        ],
+    ),
+    "drafters": (
+        "Drafters: texts after the built-in prompts, greedy but for one column",
+        [
+            Column("draft", "draft"),
+            Column("training", "training"),
+            Column("MB", "bytes", _megabytes),
+            Column("a guess, in passes", "guess_cost", _thousandths),
+            Column("k", "num_draft_tokens"),
+            Column("tokens a pass", "tokens_per_pass", _times),
+            Column("at temperature 1", "sampled_tokens_per_pass", _times),
+            Column("kept by place, %", "accept_by_position", _places),
+            Column("over plain", "speedup", _times),
+            Column("with -k auto", "auto_speedup", _times),
+            Column("keeps the law", "keeps_law", _law),
         ],
     ),
     "short": (

@@ -47,6 +47,7 @@ class Method:
     lossy: whether what is written has another law than the target's. branches: whether it can guess trees, by --tree.
     taps: the depths whose hidden states it wants in the target's cache. files: what its guesses depend on besides
     target, draft weights and argument. copy: how the copy of the target is kept that it drafts with, if it does.
+    training: what has to be trained before.
     """
 
     about: str
@@ -57,6 +58,7 @@ class Method:
     taps: Callable[[GPT2, str | None], tuple[int, ...]] = _no_taps
     files: Callable[[Settings, str | None], list[Path]] = _no_files
     copy: str | None = None
+    training: str = "none"
 
     @property
     def needs_argument(self) -> bool:
@@ -179,17 +181,17 @@ METHODS: dict[str, Method] = {
     "suffix": Method("the same with counts, and the longer the match the longer the draft", _suffix),
     "ngram": Method(
         "a table of what mostly follows 0 to 4 tokens, counted over the training text", _ngram, argument="[PATH]",
-        files=_ngram_files,
+        files=_ngram_files, training="counting",
     ),
     "self-int8": Method("the target's 8-bit copy, a quarter of a pass a guess", _self_int8, copy="int8", branches=True),
     "early-exit": Method("the target's first N layers, on its own cache", _early_exit, argument="N"),
     "medusa": Method(
         "trained heads on the target's last hidden row, all guesses at once", _medusa, argument="[PATH]",
-        taps=_last_row, files=_medusa_files,
+        taps=_last_row, files=_medusa_files, training="heads",
     ),
     "parallel": Method(
         "a small model trained to guess several tokens in one pass", _parallel, argument="[PATH]",
-        files=_parallel_files,
+        files=_parallel_files, training="a model",
     ),
 }  # fmt: skip
 
@@ -266,6 +268,12 @@ def is_lossy(draft: str | None) -> bool:
     """Whether what is written with a draft has another law than the target's."""
     parts = [] if draft is None else parts_of(draft)
     return any(part.method is not None and part.method.lossy for part in parts)
+
+
+def training_of(draft: str) -> str:
+    """What has to be trained for a draft."""
+    told = ["a model" if part.method is None else part.method.training for part in parts_of(draft)]
+    return " + ".join(sorted({what for what in told if what != "none"})) or "none"
 
 
 def taps_of(parts: Sequence[Part], target: GPT2) -> tuple[int, ...]:

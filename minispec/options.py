@@ -29,7 +29,8 @@ RULES = (  # of simulate, in this order
 )  # fmt: skip
 TRIALS = 20_000_000  # of simulate: less than a second
 PARTS = (  # of bench, in this order
-    "bandwidth", "passes", "costs", "prefill", "memory", "start", "end-to-end", "prediction", "short", "batch",
+    "bandwidth", "passes", "costs", "prefill", "memory", "start", "end-to-end", "prediction", "drafters", "short",
+    "batch",
 )  # fmt: skip
 
 

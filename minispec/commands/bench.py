@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from minispec.bench_models import Model
     from minispec.session import Settings
 
+EVERY = "every"  # of --drafters
 ANY_PAIR = 0.8  # of the scripted pairs, for what makes it agree with other chances in memory
 PROGRAMS = ("transformers", "llama.cpp")
 
@@ -60,6 +61,8 @@ MEASURE_OPTIONS = [
                  help=f"Write the same texts with another program as well: {' or '.join(PROGRAMS)}."),
     click.option("--gguf", metavar="FILE", help="The target for llama.cpp."),
     click.option("--gguf-draft", metavar="FILE", help="The draft for llama.cpp."),
+    click.option("--drafters", is_flag=False, flag_value=EVERY, metavar="[NAME,...]",
+                 help="Ways to draft side by side, all or these; without --only, this is all that is measured."),
     click.option("--plot-file", type=click.Path(path_type=Path), metavar="FILE",
                  help="Draw the predictions as well: .png or .svg (needs the extra notebooks)."),
     click.option("--output", type=click.Choice(["md", "csv", "json"]), help="How to print it.  [default: md]"),
@@ -83,6 +86,7 @@ def bench(context: click.Context, /, **options: Any) -> None:
     start        from the start of the process to the first text
     end-to-end   texts, plain and speculative, greedy
     prediction   speed-ups of a scripted pair beside what two formulas foretell
+    drafters     every way to draft side by side, with --drafters
     short        replies of 1 to 8 tokens, with a draft and without
     batch        texts written together, with --batch
 
@@ -91,6 +95,8 @@ def bench(context: click.Context, /, **options: Any) -> None:
     minispec bench --scripted 0.8 --against transformers
     minispec bench --scripted 0.3,0.5,0.7,0.8,0.9,0.95 -k 1,2,4,6,8,12 -n 256
     minispec bench --random gpt2-medium --only passes --output csv
+    minispec bench --drafters
+    minispec bench --drafters suffix,story-draft,suffix+story-draft
     """
     output = output_format(options)
     check_options(context, options)
@@ -107,6 +113,7 @@ def bench(context: click.Context, /, **options: Any) -> None:
     plan = Plan(
         settings, models, parts, options["lengths"], options["prompts"], options["repetitions"], options["against"],
         options["gguf"], options["gguf_draft"], options["accepts"] or (), options["batches"] or (),
+        drafts_of(options["drafters"], models[0].name),
     )  # fmt: skip
     if settings.tree and (len(models) < 2 or "end-to-end" not in parts):
         raise click.UsageError("--tree is for texts of a pair: leave out -d none, and --only or add --only end-to-end")
@@ -133,8 +140,23 @@ def bench(context: click.Context, /, **options: Any) -> None:
         raise SystemExit(1)
 
 
+def drafts_of(asked: str | None, target: str) -> list[str]:
+    """The drafts that --drafters names, each once. Raises ValueError for one that cannot be."""
+    from minispec.bench_drafters import every_draft
+    from minispec.methods import parts_of
+
+    if asked is None:
+        return []
+    drafts = every_draft(target) if asked == EVERY else list(dict.fromkeys(asked.split(",")))
+    for draft in drafts:
+        parts_of(draft)
+    return drafts
+
+
 def default_parts(options: dict[str, Any]) -> list[str]:
-    """Predictions are what several chances are for; with one or none, everything else."""
+    """Predictions are what several chances are for, drafters what a list of them is; else everything but these."""
+    if options["drafters"] is not None:
+        return ["drafters"]
     several = len(options["accepts"] or ()) > 1
     return [part for part in PARTS if (part == "prediction") == several]
 
@@ -165,6 +187,10 @@ def check_options(context: click.Context, options: dict[str, Any]) -> None:
         raise click.UsageError("--against compares texts: leave out --only, or add --only end-to-end")
     if options["batches"] and options["parts"] and "batch" not in options["parts"]:
         raise click.UsageError("--batch is a part of its own: leave out --only, or add --only batch")
+    if "drafters" in options["parts"] and options["drafters"] is None:
+        raise click.UsageError("--only drafters needs them: add --drafters")
+    if options["drafters"] is not None and "drafters" not in (options["parts"] or ["drafters"]):
+        raise click.UsageError("--drafters is a part of its own: leave out --only, or add --only drafters")
     if "batch" in options["parts"] and not options["batches"]:
         raise click.UsageError("--only batch needs sizes: add --batch 1,2,4,8,16")
     if (options["gguf"] or options["gguf_draft"]) and "llama.cpp" not in options["against"]:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from minispec import costs
+from minispec.commands import shared
 from minispec.costs import Costs, file_of, keep_costs
 from minispec.model import operations
 from minispec.session import Settings, open_pair
@@ -38,6 +39,14 @@ for _name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
 def compiled_kernels() -> None:
     """Compile before the first test, so that no test sees the note that says so."""
     operations("numba").warm_up(np.dtype(np.float32))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patience() -> Iterator[None]:
+    """No test depends on how long a model takes to load: what is said of it is said after a minute."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shared, "PATIENCE", 60.0)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

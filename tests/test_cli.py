@@ -602,13 +602,18 @@ def test_a_reader_that_goes_away_ends_the_run_quietly() -> None:
     assert err == ""
 
 
+def said(err: str) -> list[str]:
+    """Lines of standard error, less those that ask for patience on a busy machine."""
+    return [line for line in err.strip().splitlines() if not line.endswith(" ...")]
+
+
 @pytest.mark.skipif(os.name == "nt", reason="closes descriptors as a POSIX shell does")
 @pytest.mark.parametrize(("arguments", "status"), [("generate hi -n 3 >&-", 0), ("generate - -n 3 <&-", 2)])
 def test_closed_streams(arguments: str, status: int) -> None:
     command = f"'{sys.executable}' -m minispec {arguments}"
     result = subprocess.run(command, shell=True, capture_output=True, check=False)
     assert result.returncode == status
-    assert len(result.stderr.decode().strip().splitlines()) == 1
+    assert len(said(result.stderr.decode())) == 1
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -635,7 +640,7 @@ def test_a_damaged_cache_of_kernels_is_named(tmp_path: Path) -> None:
         env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")},
     )  # fmt: skip
     assert result.returncode == 2
-    (line,) = result.stderr.strip().splitlines()
+    (line,) = said(result.stderr)
     assert "NUMBA_CACHE_DIR" in line
     assert str(tmp_path / "cache") in line
 

@@ -228,7 +228,7 @@ def test_logits_that_depend_on_company(run: Any, folders: list[str], monkeypatch
 
 
 def bits_of_many(pair: Pair) -> None:
-    for seed in range(20):
+    for seed in range(60):
         same_bits(pair, np.random.default_rng(seed))
 
 
@@ -388,7 +388,7 @@ def test_a_residual_that_is_dropped_or_turned_round(
 
 
 def laws_of_many(trial: Any, pair: Pair) -> None:
-    for seed in range(4):
+    for seed in range(12):
         trial(pair, np.random.default_rng(seed))
 
 

@@ -18,15 +18,18 @@ if TYPE_CHECKING:
     from minispec.trace import Run
 
 
+PATIENCE = 1.0  # seconds: what takes longer is announced
+
+
 def note(text: str) -> None:
     """A line for the reader, on standard error."""
     click.echo(text, err=True)
 
 
 @contextmanager
-def announced(message: str, quiet: bool, after: float = 1.0) -> Iterator[None]:
-    """Say what is going on if it takes longer than `after` seconds."""
-    timer = threading.Timer(after, note, [message])
+def announced(message: str, quiet: bool) -> Iterator[None]:
+    """Say what is going on if it takes long."""
+    timer = threading.Timer(PATIENCE, note, [message])
     timer.daemon = True
     if not quiet:
         timer.start()

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minispec.drafters import SmallModelDrafter, SmallModelTreeDrafter
-from minispec.drafters.models import models_of, with_models
+from minispec.drafters.models import models_of, sees_target, with_models
 from minispec.enumeration import Script, law
 from minispec.sampling import Sampling
 from minispec.session import Pair
@@ -151,7 +151,8 @@ def same_law(pair: Pair, rng: Rng, top_k: int = 0) -> Counts:
 
     top_k bounds the tokens of the second part, 0 for all of them.
     """
-    return {"probabilities": joint_law(pair, rng) + one_place_law(pair, rng, top_k)}
+    n = joint_law(pair, rng) + one_place_law(pair, rng, top_k)
+    return {"probabilities": n + law_of_blocks_and_trees(pair, rng)}
 
 
 class OneBlock:
@@ -166,48 +167,64 @@ class OneBlock:
 
 
 class OneBlockDrafting:
-    """The first block is the drafter's, all others are empty."""
+    """The first block that has guesses is the drafter's, all later ones are empty."""
 
     def __init__(self, drafting: Drafting) -> None:
         self.drafting: Drafting | None = drafting
 
     def draft(self, *case: Any) -> Draft:
-        """The block, if it is the first."""
-        drafting, self.drafting = self.drafting, None
-        return Draft([], []) if drafting is None else drafting.draft(*case)
+        """The block, if none was before."""
+        draft = Draft([], []) if self.drafting is None else self.drafting.draft(*case)
+        if draft.tokens:
+            self.drafting = None
+        return draft
 
 
 def joint_law(pair: Pair, rng: Rng) -> int:
-    """What `speculate` writes along every path of choices, against products of the target's own probabilities.
-
-    In a third of the trials guesses are judged as a block, and in a third they branch.
-    """
-    n_draft = int(rng.integers(1, 5))
+    """What `speculate` writes along every path of choices, against products of the target's own probabilities."""
+    n_draft = int(rng.integers(1, 3 if pair.has_trees else 5))
     n_new = 3 if n_draft < 3 else n_draft + 1
-    way = ("token", "block", "tree")[rng.integers(3)]
-    widths = ((2,), (3,), (2, 1), (1, 2))[rng.integers(4)]
-    if way == "tree":
-        n_draft, n_new = len(widths), len(widths) + 1
-    few = 3 if n_new == 2 or (n_new == 3 and way != "tree") else 2  # there are many paths to walk
-    sampling = Sampling(round(float(rng.uniform(0.5, 1.5)), 3), top_k=few)
+    sampling = Sampling(round(float(rng.uniform(0.5, 1.5)), 3), top_k=3 if n_new == 3 else 2)
+    drafter = SmallModelDrafter(Blurred(pair.target)) if pair.drafter is None else pair.drafter
     prompt = random_prompt(pair, rng, longest=12)
-    guesser = SmallModelDrafter(Blurred(pair.target)) if pair.drafter is None else pair.drafter
-    if way == "tree":
-        guesser = SmallModelTreeDrafter(draft_model(pair), widths)
-    if not models_of(guesser):
+    if not models_of(drafter):
         prompt += prompt[: len(prompt) // 2]  # such as those who copy find something in
-    target = Remembered(pair.target, sampling)
-    drafter = with_models(guesser, lambda model: Remembered(model, sampling))
-    if way != "tree" and n_draft > 2:
+    return walk(pair, prompt, sampling, drafter, n_draft, n_new, one_block=n_draft > 2 or pair.has_trees)
+
+
+def law_of_blocks_and_trees(pair: Pair, rng: Rng) -> int:
+    """The same with a model that guesses, judged as a block or as a tree, half of the time each."""
+    temperature, prompt = round(float(rng.uniform(0.5, 1.5)), 3), random_prompt(pair, rng, longest=12)
+    model = draft_model(pair)
+    if rng.random() < 0.5:
+        n_draft, sampling = int(rng.integers(2, 4)), Sampling(temperature, top_k=2)
+        return walk(pair, prompt, sampling, SmallModelDrafter(model), n_draft, n_draft + 1, "block", one_block=True)
+    widths = ((2,), (3,), (2, 1), (1, 2))[rng.integers(4)]
+    sampling = Sampling(temperature, top_k=3 if len(widths) == 1 else 2)
+    return walk(pair, prompt, sampling, SmallModelTreeDrafter(model, widths), len(widths), len(widths) + 1)
+
+
+def walk(
+    pair: Pair, prompt: list[int], sampling: Sampling, drafter: Drafter, n_draft: int, n_new: int,
+    verification: str = "token", one_block: bool = False,
+) -> int:  # fmt: skip
+    """All outcomes of the loop with this drafter; returns how many there are."""
+    options: Any = {"n_draft": n_draft, "sampling": AsTheyAre(), "verification": verification}
+    remembered = target = Remembered(pair.target, sampling)
+    if sees_target(drafter):  # it needs a real cache, and so real passes
+        target, options["sampling"] = pair.target, sampling  # type: ignore[assignment]
+        n_new += 1  # before the first it has seen nothing, and may guess nothing
+    else:
+        drafter = with_models(drafter, lambda model: Remembered(model, sampling))
+    if one_block:
         drafter = OneBlock(drafter)
-    options: Any = {"max_new_tokens": n_new, "n_draft": n_draft, "sampling": AsTheyAre()}
-    options["verification"] = "block" if way == "block" else "token"
 
     def written(choices: Script) -> tuple[int, ...]:
-        return tuple(run_all(prompt, speculate(target, drafter, prompt, choices=choices, **options)).ids)
+        steps = speculate(target, drafter, prompt, max_new_tokens=n_new, choices=choices, **options)
+        return tuple(run_all(prompt, steps).ids)
 
-    case = f"{n_new} new tokens, {n_draft} guesses a round by {way}, {sampling!r}, prompt ids {prompt}"
-    return compare_laws(law(written), own_law(target, prompt, n_new), case)
+    case = f"{n_new} new tokens, {n_draft} guesses a round by {drafter!r:.60}, judged by {verification}, {sampling!r}, "
+    return compare_laws(law(written), own_law(remembered, prompt, n_new), f"{case}prompt ids {prompt}")
 
 
 def own_law(target: Remembered, prompt: Sequence[int], n_new: int) -> dict[tuple[int, ...], float]:

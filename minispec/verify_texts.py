@@ -143,9 +143,10 @@ def same_text(pair: Pair, rng: Rng, sampled: bool = False) -> Counts:
         "random guesses": RandomGuesses(pair.target.n_vocab, [*prompt, *plain.ids], rng),
         "the target drafting for itself": SmallModelDrafter(pair.target),
     }
-    way = ("chain", "block", "tree")[rng.integers(3)]
+    further = rng.spawn(1)[0]
+    way = ("chain", "block", "tree")[further.integers(3)]
     if way == "tree":
-        widths = random_widths(rng)
+        widths = random_widths(further)
         model = next(iter(models_of(pair.drafter)), pair.target)
         drafters |= {f"a tree {widths}": SmallModelTreeDrafter(model, widths)}
     guesses = 0
@@ -223,7 +224,7 @@ def same_bits(pair: Pair, rng: Rng) -> Counts:
 def _same_bits(name: str, model: GPT2, rng: Rng) -> Counts:
     longest = model.n_ctx if rng.random() < 0.25 else min(model.n_ctx, 100)
     ids = rng.integers(model.n_vocab, size=rng.integers(1, longest + 1))
-    passes = 0
+    passes, further = 0, rng.spawn(1)[0]
     whole, cut = model.new_cache(), model.new_cache()
     expected = model.forward(ids.tolist(), whole)
     while cut.length < len(ids):
@@ -233,14 +234,17 @@ def _same_bits(name: str, model: GPT2, rng: Rng) -> Counts:
             past = cut.length - len(rubbish)
             cut.truncate(past if rng.random() < 0.8 else int(rng.integers(max(0, past - 7), past + 1)))
             past, n_new = cut.length, 1 + int(rng.exponential(8))
-            kind = "pass"
-            if rng.random() < 0.3:
-                kind, logits = "tree", tree_pass(model, ids[past : past + n_new].tolist(), cut, rng)
-            else:
-                logits = model.forward(ids[past : past + n_new].tolist(), cut)
+            case = f"rows {past} to {min(past + n_new, len(ids)) - 1} of ids {ids.tolist()}"
+            if further.random() < 0.3:
+                logits = tree_pass(model, ids[past : past + n_new].tolist(), cut, further)
+                first = cut.length - len(logits)
+                _compare_bytes(logits, expected[first : cut.length], first, f"logits ({name}, a tree over {case})")
+                cut.truncate(cut.length if further.random() < 0.5 and cut.length < len(ids) else past)
+                passes += 1
+            past = cut.length
+            logits = model.forward(ids[past : past + n_new].tolist(), cut)
             passes += 1
-        case = f"{name}, a {kind} over rows {past} to {cut.length - 1} of ids {ids.tolist()}"
-        past = cut.length - len(logits)
+        case = f"{name}, a pass over rows {past} to {cut.length - 1} of ids {ids.tolist()}"
         _compare_bytes(logits, expected[past : cut.length], past, f"logits ({case})")
     for layer, (one, other) in enumerate(zip(whole.layers, cut.layers, strict=True)):
         fetched = zip(

@@ -144,11 +144,13 @@ def _early_exit(settings: Settings, target: GPT2, tokenizer: Tokenizer, argument
 
 
 def _medusa(settings: Settings, target: GPT2, tokenizer: Tokenizer, argument: str | None) -> Drafter:
+    from minispec.drafters.marginals import of_widths
     from minispec.drafters.medusa import MedusaDrafter
     from minispec.heads import read_heads
 
     (path,) = _medusa_files(settings, argument)
-    return MedusaDrafter(target, read_heads(path, "medusa", target))
+    tree = of_widths(settings.tree) if settings.tree else ()
+    return MedusaDrafter(target, read_heads(path, "medusa", target), tree)
 
 
 def _parallel(settings: Settings, target: GPT2, tokenizer: Tokenizer, argument: str | None) -> Drafter:
@@ -187,7 +189,7 @@ METHODS: dict[str, Method] = {
     "early-exit": Method("the target's first N layers, on its own cache", _early_exit, argument="N"),
     "medusa": Method(
         "trained heads on the target's last hidden row, all guesses at once", _medusa, argument="[PATH]",
-        taps=_last_row, files=_medusa_files, training="heads",
+        taps=_last_row, files=_medusa_files, branches=True, training="heads",
     ),
     "parallel": Method(
         "a small model trained to guess several tokens in one pass", _parallel, argument="[PATH]",

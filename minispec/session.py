@@ -97,7 +97,7 @@ class Pair:
         """Whether the drafter branches."""
         from minispec.drafters import SmallModelTreeDrafter
 
-        return isinstance(self.drafter, SmallModelTreeDrafter)
+        return isinstance(self.drafter, SmallModelTreeDrafter) or bool(getattr(self.drafter, "tree", ()))
 
     @cached_property
     def costs(self) -> Costs:

@@ -27,7 +27,7 @@ from toys import ODD, tiny_model
 
 from minispec.batch import speculate_batch
 from minispec.drafters import EarlyExitDrafter, MedusaDrafter, ParallelDrafter, SmallModelDrafter
-from minispec.drafters.marginals import draw_each
+from minispec.drafters.marginals import draw_each, level_order, of_widths
 from minispec.enumeration import Script, law
 from minispec.gumbel import Gumbel
 from minispec.heads import read_heads
@@ -36,9 +36,11 @@ from minispec.plain import generate
 from minispec.reference import quantise
 from minispec.sampling import Sampling
 from minispec.speculative import Dice, Step, always, speculate
+from minispec.trees import depths
 
 BACKENDS = ["numba", "numpy"]
-METHODS = ["early-exit", "medusa", "parallel"]
+METHODS = ["early-exit", "medusa", "medusa-tree", "parallel"]
+TREE = (-1, 0, -1, 0, 2)  # two guesses, three on these; not in the order of their depths
 ANY, GREEDY = Sampling(1.0), Sampling()
 FEW = GPT2Config(n_layer=2, n_head=2, n_embd=8, n_ctx=9, n_vocab=3, n_inner=16)
 
@@ -55,9 +57,9 @@ def drafter_for(method: str, target: GPT2) -> Any:
     if method == "early-exit":
         return EarlyExitDrafter(target, target.config.n_layer - 1)
     with TemporaryDirectory() as folder:
-        if method == "medusa":
-            path = write_heads(Path(folder, "x"), method, target, medusa_tensors(target.config))
-            return MedusaDrafter(target, read_heads(path, method, target))
+        if method in ("medusa", "medusa-tree"):
+            path = write_heads(Path(folder, "x"), "medusa", target, medusa_tensors(target.config))
+            return MedusaDrafter(target, read_heads(path, "medusa", target), TREE if method == "medusa-tree" else ())
         tensors, told = parallel_parts(target.config)
         path = write_heads(Path(folder, "x"), method, target, tensors, **told)
         return ParallelDrafter.of(target, read_heads(path, method, target))
@@ -85,6 +87,8 @@ def test_the_law_is_the_targets(method: str, n: int, n_draft: int, sampling: Sam
     """Every outcome of the real loop is walked."""
     target = target_for(FEW)
     drafter = drafter_for(method, target)
+    if method == "medusa-tree":
+        n, n_draft = min(n, 4), min(n_draft, 2)
     drafted: set[tuple[int, ...]] = set()
 
     def text(choices: Script) -> tuple[int, ...]:
@@ -159,8 +163,8 @@ def test_a_draft_never_fails_and_asks_whether_to_go_on(method: str) -> None:
     assert drafter.n_vocab == target.n_vocab
     assert len(drafting.draft([1, 2, 3], 0, GREEDY, Dice(0)).tokens) == 0
     target.forward([1, 2], cache)
-    assert len(drafting.draft([1, 2, 3], 2, GREEDY, Dice(0)).tokens) == 2
-    for asked in range(1, 4):
+    assert drafting.draft([1, 2, 3], 2, GREEDY, Dice(0)).depth == 2
+    for asked in range(1, 4 if method != "medusa-tree" else 3):
         answers = iter([True] * (asked - 1) + [False])
         told: list[float] = []
 
@@ -169,7 +173,7 @@ def test_a_draft_never_fails_and_asks_whether_to_go_on(method: str) -> None:
             return next(answers)
 
         draft = drafting.draft([1, 2, 3], 3, ANY, Dice(1), go_on)
-        assert len(draft.tokens) == len(draft.probs) == len(told) == asked
+        assert len(draft.tokens) == len(draft.probs) >= draft.depth == len(told) == asked
         assert all(0 < chance <= 1 for chance in told)
     target.forward([3] * (ODD.n_ctx - 2), cache)
     for n_ids in (ODD.n_ctx, ODD.n_ctx + 1, ODD.n_ctx + 5, 3):
@@ -263,6 +267,30 @@ def test_medusa_guesses_nothing_before_the_target_has_read_and_refuses_a_cache_w
     assert not drafter.start(target.new_cache()).draft([1, 2], 3, GREEDY, Dice(0)).tokens
     with pytest.raises(ValueError, match=r"give it target\.tapped\(\(3,\)\)"):
         list(speculate(tiny_model(ODD), drafter, [1], max_new_tokens=3, sampling=GREEDY))
+
+
+def test_a_tree_has_the_likeliest_tokens_of_each_place() -> None:
+    """Greedily; and the same whatever branch leads to a place."""
+    target = target_for()
+    drafter, cache = drafter_for("medusa-tree", target), target.new_cache()
+    target.forward([1, 2], cache)
+    draft = drafter.start(cache).draft([1, 2, 3], 3, GREEDY, Dice(0))
+    assert draft.parents == [-1, -1, 0, 0, 1]
+    likeliest = (-drafter.logits(cache.features_at(3)[-1:], 2)).argsort(axis=1)
+    assert list(draft.tokens) == [*likeliest[0, :2], *likeliest[1, :2], likeliest[1, 0]]
+    assert len(drafter.start(cache).draft([1, 2, 3], 1, GREEDY, Dice(0)).tokens) == 2
+    with pytest.raises(ValueError, match="the parents of 2 guesses are"):
+        MedusaDrafter(target, drafter, (-1, 1))
+
+
+def test_shapes_of_trees() -> None:
+    assert of_widths((2, 1)) == (-1, -1, 0, 1)
+    assert of_widths((1, 3, 1)) == (-1, 0, 0, 0, 1, 2, 3)
+    for widths in ((1,), (3, 2), (2, 2, 2), (1, 1, 1, 4)):
+        shape = of_widths(widths)
+        assert level_order(shape) == shape
+        assert [depths(shape).count(depth + 1) for depth in range(len(widths))] == list(np.cumprod(widths))
+    assert level_order(TREE) == (-1, -1, 0, 0, 1)
 
 
 # --- parallel --------------------------------------------------------------------------------------

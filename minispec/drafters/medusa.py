@@ -8,6 +8,9 @@ What a guess costs: n_embd^2 numbers a guess, and the output layer once for all 
 for story-target 0.6 MB a guess and 1.6 MB a round, of 49.5 MB that a pass reads. In the first round of a text nothing
 is read yet and nothing is guessed.
 
+Heads that know so little are better at naming a few likely tokens for a place than one: give a `tree`, whose guesses
+cost a row of the check and nothing else.
+
 The law is kept. (Medusa's own way of accepting what is likely enough does not keep it: see typical.py.) Training: the
 blocks alone, on what the target makes of any text: `weights/train_heads.py medusa`.
 
@@ -22,11 +25,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from minispec.drafters.marginals import draw_each
+from minispec.drafters.marginals import draw_each, draw_tree, level_order
 from minispec.heads import Heads, packed, small_output
 from minispec.kv_cache import check_taps
 from minispec.model import GPT2
 from minispec.speculative import Choices, Draft, GoOn, Sampler, always
+from minispec.trees import check_parents
 
 Floats = NDArray[np.float32]
 
@@ -34,12 +38,16 @@ Floats = NDArray[np.float32]
 class MedusaDrafter:
     """Drafts with a target's heads: n_guess residual blocks, weight [n_guess, n_embd, n_embd] and bias."""
 
-    def __init__(self, target: GPT2, heads: Heads) -> None:
-        """Raises ValueError for heads of another shape than the target's."""
+    def __init__(self, target: GPT2, heads: Heads, tree: Sequence[int] = ()) -> None:
+        """tree: the parents of a tree's guesses, such as `tree_shape.shape` finds; without, guesses are a chain.
+
+        Raises ValueError for heads of another shape than the target's, and for parents that are none.
+        """
+        check_parents(tree, len(tree))
         n_embd = target.config.n_embd
         weight = heads.shaped("weight", -1, n_embd, n_embd)
         bias = heads.shaped("bias", len(weight), n_embd)
-        self.target, self.path = target, heads.path
+        self.target, self.path, self.tree = target, heads.path, level_order(tree)
         self.n_guess = len(weight)
         self.depth = target.config.n_layer
         side_by_side = np.concatenate(list(weight), axis=1)
@@ -51,7 +59,7 @@ class MedusaDrafter:
 
     def describe(self) -> str:
         """What its price depends on."""
-        return f"MedusaDrafter(n_guess={self.n_guess})"
+        return f"MedusaDrafter(n_guess={self.n_guess}, tree={self.tree})"
 
     @property
     def n_vocab(self) -> int:
@@ -86,12 +94,15 @@ class MedusaDrafting:
     def draft(
         self, ids: Sequence[int], n_draft: int, sampling: Sampler, choices: Choices, go_on: GoOn = always
     ) -> Draft:
-        """Up to a guess a head after ids, of which the target has read all but the last; else none."""
+        """Up to a guess, or level, a head after ids, of which the target has read all but the last; else none."""
         n_draft = min(n_draft, self.drafter.n_guess)
         if n_draft < 1 or self.cache.length != len(ids) - 1 or not self.cache.length:
             return Draft([], [])
         hidden = self.cache.features_at(self.drafter.depth)[-1:]
-        return draw_each(self.drafter.logits(hidden, n_draft), len(ids), sampling, choices, go_on)
+        logits, place = self.drafter.logits(hidden, n_draft), len(ids)
+        if self.drafter.tree:
+            return draw_tree(logits, self.drafter.tree, place, sampling, choices, go_on)
+        return draw_each(logits, place, sampling, choices, go_on)
 
 
 def silu(x: Floats) -> Floats:

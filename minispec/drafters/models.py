@@ -34,6 +34,12 @@ def with_models(drafter: Any, stand_in: Callable[[Any], Any]) -> Any:
     return twin
 
 
+def sees_target(drafter: Any) -> bool:
+    """Whether it guesses from the target's own cache, and not from the text alone."""
+    own = bool(getattr(drafter, "taps", ())) or hasattr(drafter, "borrow")
+    return own or any(sees_target(one) for one in getattr(drafter, "drafters", ()))
+
+
 def describe(drafter: Any) -> str:
     """Its kind, and what its price depends on besides its models."""
     told: str = drafter.describe() if hasattr(drafter, "describe") else type(drafter).__name__

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from minispec.hub import BOX, SHORT_NAMES, find_model, names_a_model
 
 if TYPE_CHECKING:
+    from minispec.drafters.eagle import EagleDrafter
     from minispec.model import GPT2
     from minispec.session import Settings
     from minispec.speculative import Drafter
@@ -175,6 +176,34 @@ def _last_row(target: GPT2, argument: str | None) -> tuple[int, ...]:
     return (target.config.n_layer,)
 
 
+def _eagle(settings: Settings, target: GPT2, tokenizer: Tokenizer, argument: str | None, name: str) -> EagleDrafter:
+    from minispec.drafters.eagle import EagleDrafter
+    from minispec.heads import read_heads
+
+    (path,) = _heads_files(name, settings, argument)
+    return EagleDrafter.of(target, read_heads(path, name, target))
+
+
+def _eagle_tree(settings: Settings, target: GPT2, tokenizer: Tokenizer, argument: str | None) -> Drafter:
+    from minispec.drafters.eagle_tree import EagleTreeDrafter
+
+    return EagleTreeDrafter(_eagle(settings, target, tokenizer, argument, "eagle"))
+
+
+def _mtp(settings: Settings, target: GPT2, tokenizer: Tokenizer, argument: str | None) -> Drafter:
+    from minispec.drafters.mtp import MTPDrafter
+    from minispec.heads import read_heads
+
+    (path,) = _heads_files("mtp", settings, argument)
+    return MTPDrafter.of(target, read_heads(path, "mtp", target))
+
+
+def _three_taps(target: GPT2, argument: str | None) -> tuple[int, ...]:
+    from minispec.drafters.eagle import three_depths
+
+    return three_depths(target.config.n_layer)
+
+
 METHODS: dict[str, Method] = {
     "prompt-lookup": Method(
         "what followed the last N (3) tokens where they stood before, most recently or first", _prompt_lookup,
@@ -194,6 +223,22 @@ METHODS: dict[str, Method] = {
     "parallel": Method(
         "a small model trained to guess several tokens in one pass", _parallel, argument="[PATH]",
         files=_parallel_files, training="a model",
+    ),
+    "eagle": Method(
+        "a trained block on the target's features of three depths (EAGLE-3)", partial(_eagle, name="eagle"),
+        argument="[PATH]", taps=_three_taps, files=partial(_heads_files, "eagle"), training="heads",
+    ),
+    "eagle-tree": Method(
+        "the same block guesses a tree of 8 tokens, four deep at most (EAGLE-2)", _eagle_tree, argument="[PATH]",
+        taps=_three_taps, files=partial(_heads_files, "eagle"), training="heads",
+    ),
+    "eagle1": Method(
+        "a trained block that guesses the target's next feature (EAGLE-1)", partial(_eagle, name="eagle1"),
+        argument="[PATH]", taps=_last_row, files=partial(_heads_files, "eagle1"), training="heads",
+    ),
+    "mtp": Method(
+        "trained layers that look back on the target's own keys and values", _mtp, argument="[PATH]", taps=_last_row,
+        files=partial(_heads_files, "mtp"), training="heads",
     ),
 }  # fmt: skip
 

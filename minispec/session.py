@@ -108,10 +108,10 @@ class Pair:
 
     def warm_up(self) -> None:
         """Compile the kernels, or load them."""
-        from minispec.drafters.models import models_of
+        from minispec.drafters.models import warm_up
 
-        for model in (self.target, *models_of(self.drafter)):
-            model.warm_up()
+        self.target.warm_up()
+        warm_up(self.drafter)
 
 
 def open_pair(settings: Settings, target: GPT2 | None = None) -> Pair:

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from train import Block, Recipe
 from unrolled import Unrolled, frequent_tokens
 
+from minispec.drafters.eagle import three_depths
+
 
 class Eagle(Unrolled):
     """One block of GPT-2 with positions of its own."""
@@ -39,7 +41,8 @@ class Eagle(Unrolled):
         self.keys, self.values = [], []
 
     def layers(self, x: Tensor, step: int) -> Tensor:
-        block, n = self.h[0], x.shape[1]
+        n, block = x.shape[1], self.h[0]
+        assert isinstance(block, Block)
         x = x + self.wpe.weight[step : step + n]
         heads = block.attn.c_attn(block.ln_1(x)).unflatten(-1, (3, self.n_head, -1)).permute(2, 0, 3, 1, 4)
         q, k, v = heads[0], heads[1], heads[2]  # [n_batch, n_head, n, d_head]
@@ -78,7 +81,5 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def build(target: FrozenTarget, options: argparse.Namespace) -> Eagle:
-    n = target.config.n_layer
-    depths = tuple(sorted({(n + 1) // 3, (2 * n + 1) // 3, n}))  # early, late, and what the output layer sees
     tokens = frequent_tokens(options, target.config.n_vocab)
-    return Eagle(target, depths, options.width, options.heads, tokens)
+    return Eagle(target, three_depths(target.config.n_layer), options.width, options.heads, tokens)

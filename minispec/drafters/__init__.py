@@ -2,6 +2,7 @@
 
 from minispec.drafters.combined import CombinedDrafter
 from minispec.drafters.eagle import EagleDrafter
+from minispec.drafters.eagle_tree import EagleTreeDrafter
 from minispec.drafters.early_exit import EarlyExitDrafter
 from minispec.drafters.medusa import MedusaDrafter
 from minispec.drafters.mtp import MTPDrafter
@@ -13,6 +14,7 @@ from minispec.drafters.small_model_tree import SmallModelTreeDrafter
 from minispec.drafters.suffix import SuffixDrafter
 
 __all__ = [
-    "CombinedDrafter", "EagleDrafter", "EarlyExitDrafter", "MTPDrafter", "MedusaDrafter", "NgramDrafter",
-    "ParallelDrafter", "PromptLookupDrafter", "SmallModelDrafter", "SmallModelTreeDrafter", "SuffixDrafter",
+    "CombinedDrafter", "EagleDrafter", "EagleTreeDrafter", "EarlyExitDrafter", "MTPDrafter", "MedusaDrafter",
+    "NgramDrafter", "ParallelDrafter", "PromptLookupDrafter", "SmallModelDrafter", "SmallModelTreeDrafter",
+    "SuffixDrafter",
 ]  # fmt: skip

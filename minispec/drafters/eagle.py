@@ -56,6 +56,11 @@ from minispec.speculative import Choices, Draft, GoOn, Sampler, always
 MOST_ROWS = 32  # of a pass of the block: as many embeddings as lie side by side
 
 
+def three_depths(n_layer: int) -> tuple[int, ...]:
+    """The depths whose features EAGLE-3 reads: early, late, and what the last norm sees; fewer of a shallow target."""
+    return tuple(sorted({(n_layer + 1) // 3, (2 * n_layer + 1) // 3, n_layer}))
+
+
 class EagleDrafter:
     """Drafts with a trained block on the features of `target`."""
 
@@ -72,6 +77,10 @@ class EagleDrafter:
             return cls(target, {name: heads[name] for name in heads.stored})
         except ValueError as error:
             raise ValueError(f"{heads.path}: {error}") from None
+
+    def describe(self) -> str:
+        """What a guess costs depends on this."""
+        return f"EAGLE {self.block!r} on depths {self.ways.depths}"
 
     @property
     def n_vocab(self) -> int:
@@ -148,7 +157,8 @@ def read_block(target: GPT2, tensors: Tensors) -> GPT2:
     Raises ValueError for tensors that do not fit.
     """
     n_small, _, n_inner = sizes(target, tensors)
-    n_head, n_ctx = int(tensors["n_head"][0]) if "n_head" in tensors else 0, target.n_ctx
+    check_shapes(tensors, {"n_head": (1,)})
+    n_head, n_ctx = int(tensors["n_head"][0]), target.n_ctx
     if n_head < 1 or n_small % n_head:
         raise ValueError(f"a width of {n_small} in {n_head} heads: these heads are damaged, train them again")
     products = {"attn.c_attn": (n_small, 3 * n_small), "attn.c_proj": (n_small, n_small)}

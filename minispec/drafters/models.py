@@ -40,6 +40,14 @@ def sees_target(drafter: Any) -> bool:
     return own or any(sees_target(one) for one in getattr(drafter, "drafters", ()))
 
 
+def warm_up(drafter: Any) -> None:
+    """Compile what its guesses need, or load it."""
+    if hasattr(drafter, "warm_up"):
+        drafter.warm_up()
+    for thing in (*models_of(drafter), *getattr(drafter, "drafters", ())):
+        warm_up(thing)
+
+
 def describe(drafter: Any) -> str:
     """Its kind, and what its price depends on besides its models."""
     told: str = drafter.describe() if hasattr(drafter, "describe") else type(drafter).__name__

@@ -60,6 +60,15 @@ class MTPDrafter:
         except ValueError as error:
             raise ValueError(f"{heads.path}: {error}") from None
 
+    def describe(self) -> str:
+        """What a guess costs depends on this."""
+        sizes = [array.shape for array in (self.layers.weights.c_q_bias, self.layers.weights.c_fc_bias)]
+        return f"MTP {sizes} {self.ways.embed.shape} {self.ways.tokens.shape}"
+
+    def warm_up(self) -> None:
+        """Compile what a guess needs, or load it from the cache on disk."""
+        self.layers.warm_up()
+
     @property
     def n_vocab(self) -> int:
         """The target's tokens."""
@@ -108,6 +117,11 @@ class QueryLayers:
         self.n_head = n_query // self.d_head
         self.weights = read_queries(self.ops, tensors)
 
+    def warm_up(self) -> None:
+        """A row over one position."""
+        keys, values = self.ops.empty_caches(1, 1, self.n_head, 1, self.d_head)
+        self.forward(np.zeros((1, self.weights.ln_f_bias.size), np.float32), keys[0, 0], values[0, 0], 1)
+
     def forward(self, x: Floats, keys: Floats, values: Floats, n_seen: int) -> Floats:
         """A row [1, n_small], with a layer's keys and values of n_seen positions, to its output [n_out]."""
         run = self.ops.look_back if hasattr(self.ops, "look_back") else self.wired
@@ -129,8 +143,8 @@ class QueryLayers:
             up = ops.gelu(ops.linear(normed, w.c_fc_weight[i], w.c_fc_scale[i], w.c_fc_bias[i]))
             x = x + ops.linear(up, w.mlp_c_proj_weight[i], w.mlp_c_proj_scale[i], w.mlp_c_proj_bias[i])
         z = ops.layer_norm(x, w.ln_f_weight, w.ln_f_bias, epsilon)
-        out: Floats = ops.linear(z, w.lm_head, w.lm_head_scale, w.lm_head_bias)
-        return out[0]
+        out: Floats = ops.linear(z, w.lm_head, w.lm_head_scale, w.lm_head_bias)[0]
+        return out
 
 
 def count_queries(target: GPT2, tensors: Tensors) -> int:
@@ -151,7 +165,7 @@ def count_queries(target: GPT2, tensors: Tensors) -> int:
 
 def layers_of(tensors: Tensors) -> range:
     """The layers that there are."""
-    return range(sum(name.endswith("attn.c_q.weight") for name in tensors))
+    return range(1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("h.")))
 
 
 def read_queries(ops: Any, tensors: Tensors) -> QueryWeights:

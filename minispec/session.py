@@ -125,8 +125,7 @@ def open_pair(settings: Settings, target: GPT2 | None = None) -> Pair:
 
     tokenizer = load_tokenizer(settings.target, offline=settings.offline)
     name = settings.draft_name
-    if settings.tree:
-        check_tree(settings)
+    check_ways(settings)
     parts = [] if name is None else parts_of(name)
     for model in models_in(name):  # before the weights are read
         check_same_vocabulary(tokenizer, load_tokenizer(model, offline=settings.offline))
@@ -140,17 +139,19 @@ def open_pair(settings: Settings, target: GPT2 | None = None) -> Pair:
     return Pair(target, tokenizer, build_drafter(parts, settings, target, tokenizer))
 
 
-def check_tree(settings: Settings) -> None:
-    """Raise ValueError for a tree that is too large, or that nothing could guess."""
+def check_ways(settings: Settings) -> None:
+    """Raise ValueError for ways to guess and to judge that do not go together, or a tree that nothing could guess."""
     from minispec.drafters.small_model_tree import check_widths
     from minispec.methods import parts_of
 
-    check_widths(settings.tree)
-    name = settings.draft_name
-    if name is not None and not any(part.branches for part in parts_of(name)):
-        raise ValueError(f"--tree is for the guesses of a model, and {name} has none: name one, or leave it out")
-    if settings.schedule != SCHEDULES[0]:
-        raise ValueError(f"--tree does not go with --schedule {settings.schedule}: leave one of them out")
+    if settings.schedule != Settings.schedule and (settings.tree or settings.verification != Settings.verification):
+        other = "--tree" if settings.tree else f"--verification {settings.verification}"
+        raise ValueError(f"--schedule {settings.schedule} judges chains, guess by guess: leave out {other}")
+    if settings.tree:
+        check_widths(settings.tree)
+        name = settings.draft_name
+        if name is not None and not any(part.branches for part in parts_of(name)):
+            raise ValueError(f"--tree is for the guesses of a model, and {name} has none: name one, or leave it out")
 
 
 def decode(settings: Settings, pair: Pair, prompt_ids: Sequence[int], *, plain: bool = False) -> Iterator[Step]:

@@ -68,6 +68,8 @@ def test_a_tree_near_the_end_of_the_window_is_as_deep_as_there_is_room(run: Any)
         (["--tree", "3,,1"], "'' cannot be used: give an integer, 1 or more"),
         (["--tree", "wide"], "'wide' cannot be used"),
         (["--tree", "2", "--verification", "block"], "--verification block judges chains: leave out --tree"),
+        (["--tree", "2", "--schedule", "overlapped"], "--schedule overlapped judges chains, guess by guess"),
+        (["--verification", "block", "--schedule", "overlapped"], "leave out --verification block"),
         (["--verification", "all"], "'all' is not one of 'token', 'block'"),
     ],
 )

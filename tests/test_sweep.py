@@ -241,7 +241,8 @@ def test_a_key_holds_all_that_counts_depend_on(monkeypatch: pytest.MonkeyPatch, 
     others = {
         "target": "story-draft", "draft": "story-target", "num_draft_tokens": 5, "max_new_tokens": 5,
         "temperature": 2.0, "top_k": 5, "top_p": 0.5, "seed": 5, "coupling": "gumbel", "stop": ("x",),
-        "weights": "int8", "draft_weights": "int8", "backend": "numpy", "tree": (2, 1), "verification": "block",
+        "weights": "int8", "draft_weights": "int8", "backend": "numpy", "tree": (2, 1),
+        "verification": "block", "schedule": "overlapped",
     }  # fmt: skip
     assert others.keys() == asdict(settings).keys() - {"offline"}
     keys = [job_key(prompt, replace(settings, **{name: value})) for name, value in others.items()]  # type: ignore[arg-type]

@@ -9,21 +9,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from minispec.bench import Report
+from minispec.tables import Column, table, two_places
 from minispec.viz import number, rate
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a Markdown table: its head, the field it shows, and how."""
-
-    head: str
-    field: str
-    show: Callable[[Any], str] = str
 
 
 def _milliseconds(seconds: float) -> str:
@@ -32,10 +24,6 @@ def _milliseconds(seconds: float) -> str:
 
 def _gigabytes(n_bytes: int | None) -> str:
     return "n/a" if n_bytes is None else f"{n_bytes / 1e9:.3f}"
-
-
-def _times(ratio: float | None) -> str:
-    return "n/a" if ratio is None else f"{ratio:.2f}"
 
 
 def _percent(share: float | None) -> str:
@@ -71,7 +59,7 @@ TABLES: dict[str, tuple[str, list[Column]]] = {
             Column("rows", "rows"),
             Column("context", "context"),
             Column("ms", "seconds", _milliseconds),
-            Column("v", "v", _times),
+            Column("v", "v", two_places),
             Column("share of bandwidth", "bandwidth_share", rate),
         ],
     ),
@@ -90,10 +78,10 @@ TABLES: dict[str, tuple[str, list[Column]]] = {
         "Prices of a round, in passes of one row (kept for -k auto and theory --measured)",
         [
             Column("k", "num_draft_tokens"),
-            Column("guesses", "guesses", _times),
-            Column("check", "check", _times),
-            Column("round", "round", _times),
-            Column("breaks even at accept", "break_even_accept", _times),
+            Column("guesses", "guesses", two_places),
+            Column("check", "check", two_places),
+            Column("round", "round", two_places),
+            Column("breaks even at accept", "break_even_accept", two_places),
         ],
     ),
     "prefill": (
@@ -104,7 +92,7 @@ TABLES: dict[str, tuple[str, list[Column]]] = {
             Column("ms", "seconds", _milliseconds),
             Column("GFLOP/s", "gflop_s", number),
             Column("BLAS GFLOP/s", "blas_gflop_s", number),
-            Column("of BLAS", "blas_share", _times),
+            Column("of BLAS", "blas_share", two_places),
         ],
     ),
     "memory": (
@@ -115,7 +103,7 @@ TABLES: dict[str, tuple[str, list[Column]]] = {
             Column("weights + caches, GB", "needed_bytes", _gigabytes),
             Column("before loading, GB", "base_bytes", _gigabytes),
             Column("peak, GB", "peak_bytes", _gigabytes),
-            Column("peak over weights + caches", "peak_over_needed", _times),
+            Column("peak over weights + caches", "peak_over_needed", two_places),
         ],
     ),
     "start": ("From the start of the process to the first text", [Column("s", "seconds", number)]),
@@ -125,7 +113,7 @@ TABLES: dict[str, tuple[str, list[Column]]] = {
             Column("program", "program"),
             Column("k", "num_draft_tokens"),
             Column("tokens/s", "tokens_per_second", number),
-            Column("over plain", "speedup", _times),
+            Column("over plain", "speedup", two_places),
         ],
     ),
     "prediction": (
@@ -133,13 +121,13 @@ TABLES: dict[str, tuple[str, list[Column]]] = {
         [
             Column("accept", "accept"),
             Column("k", "num_draft_tokens"),
-            Column("tokens a pass", "tokens_per_pass", _times),
-            Column("E", "expected_tokens", _times),
-            Column("measured", "measured", _times),
-            Column("E / (k c + 1)", "textbook", _times),
-            Column("E / (k c + v)", "by_costs", _times),
+            Column("tokens a pass", "tokens_per_pass", two_places),
+            Column("E", "expected_tokens", two_places),
+            Column("measured", "measured", two_places),
+            Column("E / (k c + 1)", "textbook", two_places),
+            Column("E / (k c + v)", "by_costs", two_places),
             Column("error", "error", _percent),
-            Column("of best fixed k", "of_best_fixed", _times),
+            Column("of best fixed k", "of_best_fixed", two_places),
         ],
     ),
     "end_to_end": (
@@ -151,10 +139,10 @@ TABLES: dict[str, tuple[str, list[Column]]] = {
             Column("tokens", "tokens"),
             Column("s", "seconds", number),
             Column("tokens/s", "tokens_per_second", number),
-            Column("over its plain", "speedup", _times),
-            Column("minispec over it", "minispec_over_it", _times),
+            Column("over its plain", "speedup", two_places),
+            Column("minispec over it", "minispec_over_it", two_places),
             Column("kept", "accept_rate", rate),
-            Column("tokens a pass", "tokens_per_pass", _times),
+            Column("tokens a pass", "tokens_per_pass", two_places),
             Column("outside passes", "outside_share", _percent),
             Column("same text", "same_text", _same),
         ],
@@ -167,11 +155,11 @@ TABLES: dict[str, tuple[str, list[Column]]] = {
             Column("MB", "bytes", _megabytes),
             Column("a guess, in passes", "guess_cost", _thousandths),
             Column("k", "num_draft_tokens"),
-            Column("tokens a pass", "tokens_per_pass", _times),
-            Column("at temperature 1", "sampled_tokens_per_pass", _times),
+            Column("tokens a pass", "tokens_per_pass", two_places),
+            Column("at temperature 1", "sampled_tokens_per_pass", two_places),
             Column("kept by place, %", "accept_by_position", _places),
-            Column("over plain", "speedup", _times),
-            Column("with -k auto", "auto_speedup", _times),
+            Column("over plain", "speedup", two_places),
+            Column("with -k auto", "auto_speedup", two_places),
             Column("keeps the law", "keeps_law", _law),
         ],
     ),
@@ -183,7 +171,7 @@ TABLES: dict[str, tuple[str, list[Column]]] = {
             Column("k", "num_draft_tokens"),
             Column("plain, ms", "plain_seconds", _milliseconds),
             Column("speculative, ms", "speculative_seconds", _milliseconds),
-            Column("over plain", "speedup", _times),
+            Column("over plain", "speedup", two_places),
         ],
     ),
     "batch": (
@@ -196,11 +184,11 @@ TABLES: dict[str, tuple[str, list[Column]]] = {
             Column("passes", "passes"),
             Column("plain tokens/s", "plain_tokens_per_second", number),
             Column("tokens/s", "tokens_per_second", number),
-            Column("tokens a pass", "tokens_per_pass", _times),
-            Column("check", "check_cost", _times),
-            Column("drafts", "draft_cost", _times),
-            Column("over plain", "speedup", _times),
-            Column("by passes alone", "predicted_speedup", _times),
+            Column("tokens a pass", "tokens_per_pass", two_places),
+            Column("check", "check_cost", two_places),
+            Column("drafts", "draft_cost", two_places),
+            Column("over plain", "speedup", two_places),
+            Column("by passes alone", "predicted_speedup", two_places),
             Column("same text", "same_text", _same),
         ],
     ),
@@ -251,22 +239,3 @@ def as_markdown(report: Report, settings: dict[str, Any]) -> str:
     if report.notes:
         lines += ["", *(f"Note: {note}." for note in report.notes)]
     return "\n".join(lines)
-
-
-def table(columns: Sequence[Column], rows: Sequence[Any]) -> list[str]:
-    """The lines of a Markdown table; figures stand to the right, and columns are wide enough for what they hold."""
-    cells = [[column.head for column in columns]]
-    cells += [[column.show(getattr(row, column.field)) for column in columns] for row in rows]
-    widths = [max(3, *(len(line[i]) for line in cells)) for i in range(len(columns))]
-    texts = [isinstance(getattr(rows[0], column.field), str) for column in columns]
-    rule = ["-" * width for width in widths]
-    rule = [f":{dashes[1:]}" if text else f"{dashes[1:]}:" for dashes, text in zip(rule, texts, strict=True)]
-
-    def line(words: Sequence[str]) -> str:
-        padded = [
-            word.ljust(width) if text else word.rjust(width)
-            for word, width, text in zip(words, widths, texts, strict=True)
-        ]
-        return f"| {' | '.join(padded)} |"
-
-    return [line(cells[0]), line(rule), *map(line, cells[1:])]

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from minispec.event_simulation import PRE, Run, overlapped_speedup, simulate_schedule
+from minispec.tables import markdown
 from minispec.theory import PassCosts, speedup
-from minispec.theory_text import markdown
 
 N_TOKENS = 20_000  # of a simulation
 SHOWN = 5.0  # target passes of it that are drawn

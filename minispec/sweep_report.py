@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from minispec.bench_report import Column, table
 from minispec.sweep import Job, Result
 from minispec.sweep_counts import (
     Counts,
@@ -24,6 +23,7 @@ from minispec.sweep_counts import (
     predicted_speedup,
     ratio,
 )
+from minispec.tables import Column, table, two_places
 from minispec.viz import number, rate
 
 ALL = "all"
@@ -130,10 +130,6 @@ class Line:
     by_place: str
 
 
-def _times(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.2f}"
-
-
 COLUMNS = [
     Column("draft", "draft"),
     Column("temperature", "temperature", number),
@@ -141,10 +137,10 @@ COLUMNS = [
     Column("kind", "kind"),
     Column("texts", "texts"),
     Column("tokens", "tokens"),
-    Column("tokens a pass", "tokens_per_pass", _times),
+    Column("tokens a pass", "tokens_per_pass", two_places),
     Column("kept", "kept_of_judged", rate),
-    Column("speed-up predicted", "predicted_speedup", _times),
-    Column("measured", "speedup", _times),
+    Column("speed-up predicted", "predicted_speedup", two_places),
+    Column("measured", "speedup", two_places),
     Column("kept by place, %", "by_place"),
 ]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minispec.plot import draw, value_range
+from minispec.tables import markdown
 from minispec.theory import Memory, PassCosts, Prediction, expected_tokens, kept_share
 from minispec.theory_report import CURVE_ROWS, Predictions, Question, answer, panels, seconds_of
 
@@ -93,16 +94,6 @@ def _table(question: Question, found: Predictions) -> list[str]:
     plainly = f"; {q.max_new_tokens} tokens take {_seconds_text(seconds_of(q, 1.0))} s plainly" if timed else ""
     sides = "" if len(found) == 1 else " (textbook / with the measured curve)"
     return [f"Speed-up by draft length k{sides}; {_passes(q)}{plainly}.", "", *markdown(columns, rows)]
-
-
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a Markdown table whose columns stand to the right."""
-    widths = [max(3, *(len(line[i]) for line in (head, *rows))) for i in range(len(head))]
-
-    def line(words: Sequence[str]) -> str:
-        return f"| {' | '.join(word.rjust(width) for word, width in zip(words, widths, strict=True))} |"
-
-    return [line(head), line([f"{'-' * (width - 1)}:" for width in widths]), *map(line, rows)]
 
 
 def _curve(costs: PassCosts, models: Sequence[str]) -> list[str]:

@@ -1,0 +1,99 @@
+"""The benchmark of drafters: a row for each that can be had, and a note for each that cannot."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from test_cli import run  # noqa: F401
+
+from minispec import bench_drafters
+from minispec.bench_drafters import arrays_of, every_draft, guess_cost
+from minispec.drafters import CombinedDrafter, EarlyExitDrafter, SmallModelDrafter, SuffixDrafter
+from minispec.methods import METHODS, parts_of
+from minispec.sweep_counts import Counts, Seconds
+
+
+@pytest.fixture(autouse=True)
+def few_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_drafters, "OF_EACH_KIND", 1)
+
+
+def test_drafters_side_by_side(run: Any) -> None:  # noqa: F811
+    status, out, err = run("bench", "--drafters", "suffix,story-draft,medusa", "-n", "12", "--json")
+    assert status == 0
+    told = json.loads(out)
+    suffix, model, tree = told["drafters"]
+    assert [row["draft"] for row in told["drafters"]] == ["suffix", "story-draft", "story-draft, tree 2,2,1"]
+    assert [row["num_draft_tokens"] for row in told["drafters"]] == [4, 4, 3]
+    assert model["tokens_per_pass"] > suffix["tokens_per_pass"] >= 1
+    assert len(model["accept_by_position"]) == 4
+    assert tree["accept_by_position"] is None
+    assert suffix["bytes"] == 0 < model["bytes"] == tree["bytes"]
+    assert (suffix["training"], model["training"]) == ("none", "a model")
+    assert all(row["keeps_law"] and row["speedup"] > 0 and row["auto_speedup"] > 0 for row in told["drafters"])
+    assert any("medusa is left out: story-target has no medusa heads" in note for note in told["notes"])
+    assert "writing with story-draft as a tree ..." in err
+
+
+def test_the_table_says_what_the_rows_do(run: Any) -> None:  # noqa: F811
+    status, out, _ = run("bench", "--drafters", "suffix", "-n", "8", "-k", "2,3", "-q")
+    assert status == 0
+    (row,) = [line for line in out.splitlines() if line.startswith("| suffix")]
+    assert row.split("|")[2].strip() == "none"
+    assert row.split("|")[5].strip() == "3"  # the nearest to 4 of those that were asked for
+    assert row.rstrip("| ").endswith("yes")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--drafters", "sufix"], "did you mean suffix?"),
+        (["--drafters", "medusa"], "has no medusa heads"),
+        (["--drafters", "suffix", "--only", "short"], "--drafters is a part of its own"),
+        (["--only", "drafters"], "add --drafters"),
+    ],
+)
+def test_wrong_use_is_one_line(run: Any, arguments: list[str], message: str) -> None:  # noqa: F811
+    status, out, err = run("bench", "-q", *arguments)
+    assert (status, out) == (2, "")
+    (line,) = err.strip().splitlines()
+    assert message in line
+
+
+def test_a_drafter_that_changes_the_text_is_no_row(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    from minispec import speculative
+
+    judge = speculative.judge
+    monkeypatch.setattr(speculative, "judge", lambda *case: ((token ^ 1, guess) for token, guess in judge(*case)))
+    status, _, err = run("bench", "-q", "--drafters", "suffix", "-n", "8")
+    assert status != 0
+    assert "another text than plain decoding" in err
+
+
+def test_every_method_is_among_all_drafts() -> None:
+    drafts = every_draft("story-target")
+    assert {part.name for draft in drafts for part in parts_of(draft)} == {*METHODS, "story-draft"}
+    assert not any("story-draft" in draft for draft in every_draft("elsewhere/target"))
+
+
+def test_memory_is_what_the_drafter_holds_and_the_target_does_not() -> None:
+    from toys import tiny_model
+
+    target, other = tiny_model(), tiny_model(seed=1)
+    shared = list(arrays_of(target))
+    assert sum(array.nbytes for array in shared) >= target.weight_bytes
+    exit_ = EarlyExitDrafter(target, 1)
+    assert list(arrays_of(exit_, shared)) == []
+    both = CombinedDrafter([SuffixDrafter(target.n_vocab), SmallModelDrafter(other)])
+    assert sum(array.nbytes for array in arrays_of(both, shared)) == sum(array.nbytes for array in arrays_of(other))
+    assert len(list(arrays_of([np.ones(3), {"a": np.ones(2)}]))) == 2
+
+
+def test_the_price_of_a_guess_is_in_plain_passes() -> None:
+    """Rounds of 2 and of 4 guesses, 0.6 s for 6 of them, where a plain pass takes 0.5 s."""
+    counts = Counts(later=(3, 0, 1, 0, 1), later_plain=4)
+    assert guess_cost(counts, Seconds(later_draft=(0.0, 0.0, 0.2, 0.0, 0.4), later_plain=2.0)) == pytest.approx(0.2)
+    assert guess_cost(Counts(later=(3,)), Seconds(later_plain=2.0)) is None

@@ -3,16 +3,20 @@
 Kernels compile inside the first example, so there is no deadline. What tests keep, they keep in a folder of their own.
 """
 
+import io
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from minispec import costs
+from minispec.cli import main
 from minispec.commands import shared
 from minispec.costs import Costs, file_of, keep_costs
 from minispec.model import operations
@@ -64,3 +68,17 @@ def known_costs() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(costs, "measure_costs", lambda *_, **__: known)
         yield
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run a command line in this process: (status, standard output, standard error)."""
+
+    def call(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as end:
+            main(list(arguments))
+        out = capsys.readouterr()
+        return int(end.value.code or 0), out.out, out.err
+
+    return call

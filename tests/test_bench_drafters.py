@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_cli import run  # noqa: F401
 
 from minispec import bench_drafters
 from minispec.bench_drafters import arrays_of, every_draft, guess_cost
@@ -21,7 +20,7 @@ def few_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_drafters, "OF_EACH_KIND", 1)
 
 
-def test_drafters_side_by_side(run: Any) -> None:  # noqa: F811
+def test_drafters_side_by_side(run: Any) -> None:
     status, out, err = run("bench", "--drafters", "suffix,story-draft,medusa", "-n", "12", "--json")
     assert status == 0
     told = json.loads(out)
@@ -38,7 +37,7 @@ def test_drafters_side_by_side(run: Any) -> None:  # noqa: F811
     assert "writing with story-draft as a tree ..." in err
 
 
-def test_the_table_says_what_the_rows_do(run: Any) -> None:  # noqa: F811
+def test_the_table_says_what_the_rows_do(run: Any) -> None:
     status, out, _ = run("bench", "--drafters", "suffix", "-n", "8", "-k", "2,3", "-q")
     assert status == 0
     (row,) = [line for line in out.splitlines() if line.startswith("| suffix")]
@@ -56,14 +55,14 @@ def test_the_table_says_what_the_rows_do(run: Any) -> None:  # noqa: F811
         (["--only", "drafters"], "add --drafters"),
     ],
 )
-def test_wrong_use_is_one_line(run: Any, arguments: list[str], message: str) -> None:  # noqa: F811
+def test_wrong_use_is_one_line(run: Any, arguments: list[str], message: str) -> None:
     status, out, err = run("bench", "-q", *arguments)
     assert (status, out) == (2, "")
     (line,) = err.strip().splitlines()
     assert message in line
 
 
-def test_a_drafter_that_changes_the_text_is_no_row(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_drafter_that_changes_the_text_is_no_row(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from minispec import speculative
 
     judge = speculative.judge

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -15,26 +14,11 @@ from typing import Any
 import pytest
 from checkpoints import TINY, tiny_tensors, write_checkpoint
 
-from minispec.cli import main
 from minispec.made_up import write_scripted_pair
 from minispec.model import GPT2Config
 
 PROMPT = "Once upon a time"
 MINISPEC = [sys.executable, "-m", "minispec"]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Run a command line in this process: (status, standard output, standard error)."""
-
-    def call(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        with pytest.raises(SystemExit) as end:
-            main(list(arguments))
-        out = capsys.readouterr()
-        return int(end.value.code or 0), out.out, out.err
-
-    return call
 
 
 def run_json(run: Any, *arguments: str) -> dict[str, Any]:

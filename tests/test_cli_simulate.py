@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 
 from minispec import trials
-from minispec.cli import main
 from minispec.options import RULES
 
 PROBS = ["--target-probs", "0.15,0.35,0.10,0.40", "--draft-probs", "0.50,0.20,0.20,0.10"]
@@ -22,17 +20,9 @@ FEW = ["--trials", "20000"]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+def run(run: Any) -> Any:
     """Run `minispec simulate` in this process: (status, standard output, standard error)."""
-
-    def call(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        with pytest.raises(SystemExit) as end:
-            main(["simulate", *arguments])
-        out = capsys.readouterr()
-        return int(end.value.code or 0), out.out, out.err
-
-    return call
+    return partial(run, "simulate")
 
 
 def run_json(run: Any, *arguments: str) -> dict[str, Any]:

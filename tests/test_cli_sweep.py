@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,16 +29,9 @@ COUNTS = [
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Any:
-    """Run a sweep in this process: (status, standard output, standard error)."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as end:
-            main(["sweep", *arguments])
-        out = capsys.readouterr()
-        return int(end.value.code or 0), out.out, out.err
-
-    return call
+def run(run: Any) -> Any:
+    """Run `minispec sweep` in this process: (status, standard output, standard error)."""
+    return partial(run, "sweep")
 
 
 def test_json_has_counts_and_seconds_apart(run: Any, tmp_path: Path) -> None:

@@ -9,13 +9,12 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from checkpoints import TINY, tiny_tensors, write_checkpoint
-
-from minispec.cli import main
 
 ANSWER = ["expected_tokens", "speedup", "best_k", "best_speedup", "break_even_accept"]
 ONE = ["--accept", "0.8", "-k", "6", "--target-ms", "40", "--draft-ms", "4"]
@@ -39,16 +38,9 @@ COSTS = Measured(guess=0.1, check=SLOPE, reread=0.0, pass_seconds=0.040)
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Any:
+def run(run: Any) -> Any:
     """Run `minispec theory` in this process: (status, standard output, standard error)."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as end:
-            main(["theory", *arguments])
-        out = capsys.readouterr()
-        return int(end.value.code or 0), out.out, out.err
-
-    return call
+    return partial(run, "theory")
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cli import PROMPT, run, run_json  # noqa: F401  # run is a fixture
+from test_cli import PROMPT, run_json
 
 
 @pytest.mark.parametrize("more", [[], ["--temp", "0.8", "--coupling", "gumbel"]])
-def test_a_tree_writes_the_same_text_in_fewer_passes(run: Any, more: list[str]) -> None:  # noqa: F811
+def test_a_tree_writes_the_same_text_in_fewer_passes(run: Any, more: list[str]) -> None:
     plain = run_json(run, "generate", PROMPT, "-n", "40", "-d", "none", *more)
     chain = run_json(run, "generate", PROMPT, "-n", "40", "-k", "3", *more)
     tree = run_json(run, "generate", PROMPT, "-n", "40", "--tree", "3,2,1", *more)
@@ -21,7 +21,7 @@ def test_a_tree_writes_the_same_text_in_fewer_passes(run: Any, more: list[str]) 
     assert "tree" not in chain
 
 
-def test_rounds_of_a_tree_are_shown(run: Any) -> None:  # noqa: F811
+def test_rounds_of_a_tree_are_shown(run: Any) -> None:
     status, _, err = run("generate", PROMPT, "-n", "12", "--tree", "2,1", "-v")
     assert status == 0
     first = next(line for line in err.splitlines() if line.startswith("   1 "))
@@ -32,7 +32,7 @@ def test_rounds_of_a_tree_are_shown(run: Any) -> None:  # noqa: F811
     assert "same text, token for token" in out
 
 
-def test_a_batch_of_trees(run: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_a_batch_of_trees(run: Any, tmp_path: Path) -> None:
     (tmp_path / "prompts.txt").write_text(f"{PROMPT}\nThe dog\n")
     status, out, _ = run("generate", "--prompts", str(tmp_path / "prompts.txt"), "-n", "9", "--tree", "2,2", "--json")
     assert status == 0
@@ -40,7 +40,7 @@ def test_a_batch_of_trees(run: Any, tmp_path: Path) -> None:  # noqa: F811
         assert json.loads(line)["ids"] == run_json(run, "generate", prompt, "-n", "9", "-d", "none")["ids"]
 
 
-def test_blocks(run: Any) -> None:  # noqa: F811
+def test_blocks(run: Any) -> None:
     told = run_json(run, "generate", PROMPT, "-n", "30", "--temp", "1", "--verification", "block", "-k", "6")
     assert told["verification"] == "block"
     assert len(told["ids"]) == 30
@@ -49,7 +49,7 @@ def test_blocks(run: Any) -> None:  # noqa: F811
     assert "--verification has no effect" in run("generate", PROMPT, "-n", "3", "--verification", "block")[2]
 
 
-def test_a_tree_near_the_end_of_the_window_is_as_deep_as_there_is_room(run: Any) -> None:  # noqa: F811
+def test_a_tree_near_the_end_of_the_window_is_as_deep_as_there_is_room(run: Any) -> None:
     prompt = "one two three " * 200
     status, _, err = run("generate", prompt, "-n", "9", "--tree", "2,2,2")
     if status:  # the prompt alone is too long for this pair
@@ -73,18 +73,18 @@ def test_a_tree_near_the_end_of_the_window_is_as_deep_as_there_is_room(run: Any)
         (["--verification", "all"], "'all' is not one of 'token', 'block'"),
     ],
 )
-def test_what_is_no_tree_is_refused_in_one_line(run: Any, arguments: list[str], message: str) -> None:  # noqa: F811
+def test_what_is_no_tree_is_refused_in_one_line(run: Any, arguments: list[str], message: str) -> None:
     status, out, err = run("generate", PROMPT, *arguments)
     assert (status, out) == (2, "")
     (line,) = err.strip().splitlines()
     assert message in line
 
 
-def test_a_tree_without_a_draft_says_so(run: Any) -> None:  # noqa: F811
+def test_a_tree_without_a_draft_says_so(run: Any) -> None:
     assert "--tree has no effect without a draft" in run("generate", PROMPT, "-n", "3", "-d", "none", "--tree", "2")[2]
 
 
-def test_bench_tries_all_depths_of_a_tree(run: Any) -> None:  # noqa: F811
+def test_bench_tries_all_depths_of_a_tree(run: Any) -> None:
     tree = ["--only", "end-to-end", "--tree", "2,1"]
     told = run_json(run, "bench", *tree, "-n", "6", "--repetitions", "1", "-q")
     assert told["tree"] == [2, 1]
@@ -96,7 +96,7 @@ def test_bench_tries_all_depths_of_a_tree(run: Any) -> None:  # noqa: F811
         assert "--tree is for texts of a pair: leave out -d none" in err
 
 
-def test_verify_with_a_tree(run: Any) -> None:  # noqa: F811
+def test_verify_with_a_tree(run: Any) -> None:
     status, out, _ = run("verify", "--quick", "--only", "greedy", "--only", "law", "--tree", "2,2", "--json")
     assert status == 0
     assert json.loads(out)["passed"] is True

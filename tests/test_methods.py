@@ -17,7 +17,6 @@ import toys
 from checkpoints import TINY
 from test_verify import Letters
 
-from minispec.cli import main
 from minispec.costs import file_of
 from minispec.drafters import CombinedDrafter, NgramDrafter, PromptLookupDrafter, SmallModelDrafter, SuffixDrafter
 from minispec.drafters.models import describe, models_of
@@ -34,19 +33,6 @@ from minispec.verify_texts import Mismatch, same_bits, same_text
 PROMPT = "Once upon a time there was a big dog. The dog was very"
 FREE = ["prompt-lookup", "prompt-lookup:2,first", "suffix", "ngram", "self-int8", "prompt-lookup+story-draft",
         "suffix+ngram"]  # fmt: skip
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Any:
-    """Run a command line in this process: (status, standard output, standard error)."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as end:
-            main(list(arguments))
-        out = capsys.readouterr()
-        return int(end.value.code or 0), out.out, out.err
-
-    return call
 
 
 def drafter_named(draft: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ import minispec
 import minispec.speculative as speculative
 import minispec.verify as verify
 import minispec.verify_known as verify_known
-from minispec.cli import main
 from minispec.drafters import SmallModelDrafter
 from minispec.kernels import fused
 from minispec.model import GPT2, GPT2Config
@@ -63,16 +62,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def run(run: Any) -> Any:
     """Run `minispec verify` in this process: (status, standard output, standard error)."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as end:
-            main(["verify", *arguments])
-        out = capsys.readouterr()
-        return int(end.value.code or 0), out.out, out.err
-
-    return call
+    return partial(run, "verify")
 
 
 @pytest.fixture

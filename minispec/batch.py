@@ -20,7 +20,7 @@ import numpy as np
 from minispec.conductor import DRAFT, TARGET, StandIn, run_loops
 from minispec.drafters.models import with_models
 from minispec.plain import generate
-from minispec.speculative import Drafter, DraftLength, Sampler, Step, Stop, Target, speculate
+from minispec.speculative import Drafter, DraftLength, Judge, Sampler, Step, Stop, Target, speculate
 
 PER_TEXT = (list, tuple, range, np.ndarray)  # how a value for each text is given; anything else is for all of them
 
@@ -60,7 +60,7 @@ def speculate_batch(
     n_draft: int | DraftLength | Sequence[int | DraftLength] = 4,
     seed: int | Sequence[int] = 0,
     stop: Stop | Sequence[Stop | None] | None = None,
-    verification: str = "token",
+    verification: str | Judge = "token",
 ) -> Iterator[tuple[int, Step]]:
     """As `generate_batch`, by `speculate`: the texts share the passes of the target, and of the drafter's models.
 

@@ -144,14 +144,17 @@ def _early_exit(settings: Settings, target: GPT2, tokenizer: Tokenizer, argument
     return EarlyExitDrafter(target, int(word))
 
 
-def _medusa(settings: Settings, target: GPT2, tokenizer: Tokenizer, argument: str | None) -> Drafter:
+def _medusa(
+    settings: Settings, target: GPT2, tokenizer: Tokenizer, argument: str | None, typical: bool = False
+) -> Drafter:
     from minispec.drafters.marginals import of_widths
-    from minispec.drafters.medusa import MedusaDrafter
+    from minispec.drafters.medusa import MedusaDrafter, TypicalMedusaDrafter
     from minispec.heads import read_heads
 
     (path,) = _medusa_files(settings, argument)
     tree = of_widths(settings.tree) if settings.tree else ()
-    return MedusaDrafter(target, read_heads(path, "medusa", target), tree)
+    kind = TypicalMedusaDrafter if typical else MedusaDrafter
+    return kind(target, read_heads(path, "medusa", target), tree)
 
 
 def _parallel(settings: Settings, target: GPT2, tokenizer: Tokenizer, argument: str | None) -> Drafter:
@@ -218,6 +221,10 @@ METHODS: dict[str, Method] = {
     "early-exit": Method("the target's first N layers, on its own cache", _early_exit, argument="N"),
     "medusa": Method(
         "trained heads on the target's last hidden row, all guesses at once", _medusa, argument="[PATH]",
+        taps=_last_row, files=_medusa_files, branches=True, training="heads",
+    ),
+    "medusa-typical": Method(
+        "the same heads, judged as their authors do", partial(_medusa, typical=True), argument="[PATH]", lossy=True,
         taps=_last_row, files=_medusa_files, branches=True, training="heads",
     ),
     "parallel": Method(

@@ -169,7 +169,7 @@ def decode(settings: Settings, pair: Pair, prompt_ids: Sequence[int], *, plain: 
         target, drafter = split_cores(pair)
         options |= {"n_draft": beside_a_pass(settings, pair), "executor": None if pair.target.threads > 1 else InTurn()}
         return speculate_overlapped(target, drafter, prompt_ids, **options)
-    options |= {"n_draft": draft_length(settings, pair), "verification": settings.verification}
+    options |= {"n_draft": draft_length(settings, pair), "verification": verification(settings, pair)}
     return speculate(pair.target, pair.drafter, prompt_ids, **options)
 
 
@@ -187,7 +187,12 @@ def decode_batch(settings: Settings, pair: Pair, prompts: Sequence[Sequence[int]
     if pair.drafter is None:
         return generate_batch(pair.target, prompts, **options)
     options["n_draft"] = draft_length(settings, pair, len(prompts) if settings.determined else 1)
-    return speculate_batch(pair.target, pair.drafter, prompts, verification=settings.verification, **options)
+    return speculate_batch(pair.target, pair.drafter, prompts, verification=verification(settings, pair), **options)
+
+
+def verification(settings: Settings, pair: Pair) -> Any:
+    """How guesses are judged: as the settings say, but for drafters of lossy methods, which have rules of their own."""
+    return getattr(pair.drafter, "judge", settings.verification)
 
 
 def decoding_options(settings: Settings, pair: Pair) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 Probs = NDArray[Any]  # [n_vocab], sums to one: float64, or Fraction where a test wants exact sums
 Stop = Callable[[Sequence[int]], bool]  # given the new tokens so far: does the text end after the last?
 GoOn = Callable[[Callable[[], float]], bool]  # after a guess, given how sure the drafter was of it: another one?
+Judge = Callable[..., Iterator[tuple[int, int]]]  # how guesses are judged: called and answering as `judge`
 GROUP = 256  # tokens whose probabilities a draw sums at once
 VERIFICATIONS = ("token", "block")  # how guesses are judged: one by one, or as a block
 NO_TREES = "the drafter guesses trees, and this target has no forward_tree: give a model such as GPT2, or guess chains"
@@ -336,14 +337,15 @@ def speculate(
     seed: int = 0,
     stop: Stop | None = None,
     choices: Choices | None = None,
-    verification: str = "token",
+    verification: str | Judge = "token",
 ) -> Iterator[Step]:
     """Write up to max_new_tokens after ids, with the target's law, a `Step` for every pass of the target.
 
     The text ends where `stop` says so, at max_new_tokens, or when prompt and text fill the context
     window (n_ctx tokens in all): exactly where plain decoding ends. n_draft is the number of guesses a round, or a
     way to choose it, such as `AutoLength`. `choices` replaces the dice of `seed`. verification: "token" judges guesses
-    one by one; "block" keeps a few more of a chain, with the same law.
+    one by one; "block" keeps a few more of a chain, with the same law; a function like `judge` is a rule of your own,
+    and the law its own affair.
     Raises ValueError, at once, for an empty or too long prompt, ids outside the vocabulary, negative counts, and a
     drafter that is none or has another vocabulary; later, for a draft that breaks the protocol.
     """
@@ -356,7 +358,7 @@ def speculate(
         raise ValueError(
             f"the draft has {drafter.n_vocab} tokens and the target {target.n_vocab}: they must share a vocabulary"
         )
-    if verification not in VERIFICATIONS:
+    if not callable(verification) and verification not in VERIFICATIONS:
         raise ValueError(f"verification is {verification!r}: choose one of {', '.join(VERIFICATIONS)}")
     text = Text(target, ids, max_new_tokens, stop)
     choices = Dice(seed) if choices is None else choices
@@ -365,7 +367,7 @@ def speculate(
 
 def _rounds(
     target: Target, drafter: Drafter, text: Text, sampling: Sampler, length: DraftLength, choices: Choices,
-    verification: str,
+    verification: str | Judge,
 ) -> Iterator[Step]:  # fmt: skip
     cache, guide = target.new_cache(), length.start()
     drafting = drafter.start(cache)
@@ -384,7 +386,7 @@ def _rounds(
         verified = time.perf_counter()
 
         first, guess, path = len(text.ids), 0, []
-        verdicts = judge_block if verification == "block" else judge
+        verdicts = verification if callable(verification) else judge_block if verification == "block" else judge
         for token, guess in verdicts(draft, logits, first, sampling, choices):
             path += [guess - 1] if guess else []
             finish = text.commit(token)

@@ -18,7 +18,7 @@ from minispec.drafters.models import models_of, sees_target, with_models
 from minispec.enumeration import Script, law
 from minispec.sampling import Sampling
 from minispec.session import Pair
-from minispec.speculative import Draft, Drafter, Drafting, Probs, Sampler, Target, judge, speculate
+from minispec.speculative import Draft, Drafter, Drafting, Judge, Probs, Sampler, Target, judge, speculate
 from minispec.trace import run_all
 from minispec.trees import check_path, path_to
 from minispec.verify_texts import Counts, Mismatch, Rng, random_prompt
@@ -184,12 +184,14 @@ def joint_law(pair: Pair, rng: Rng) -> int:
     """What `speculate` writes along every path of choices, against products of the target's own probabilities."""
     n_draft = int(rng.integers(1, 3 if pair.has_trees else 5))
     n_new = 3 if n_draft < 3 else n_draft + 1
-    sampling = Sampling(round(float(rng.uniform(0.5, 1.5)), 3), top_k=3 if n_new == 3 else 2)
     drafter = SmallModelDrafter(Blurred(pair.target)) if pair.drafter is None else pair.drafter
+    seen = sees_target(drafter)  # then every path takes real passes, and there should be few
+    sampling = Sampling(round(float(rng.uniform(0.5, 1.5)), 3), top_k=3 if n_new == 3 and not seen else 2)
     prompt = random_prompt(pair, rng, longest=12)
     if not models_of(drafter):
         prompt += prompt[: len(prompt) // 2]  # such as those who copy find something in
-    return walk(pair, prompt, sampling, drafter, n_draft, n_new, one_block=n_draft > 2 or pair.has_trees)
+    one_block = seen or n_draft > 2 or pair.has_trees
+    return walk(pair, prompt, sampling, drafter, n_draft, n_new, getattr(drafter, "judge", "token"), one_block)
 
 
 def law_of_blocks_and_trees(pair: Pair, rng: Rng) -> int:
@@ -206,7 +208,7 @@ def law_of_blocks_and_trees(pair: Pair, rng: Rng) -> int:
 
 def walk(
     pair: Pair, prompt: list[int], sampling: Sampling, drafter: Drafter, n_draft: int, n_new: int,
-    verification: str = "token", one_block: bool = False,
+    verification: str | Judge = "token", one_block: bool = False,
 ) -> int:  # fmt: skip
     """All outcomes of the loop with this drafter; returns how many there are."""
     options: Any = {"n_draft": n_draft, "sampling": AsTheyAre(), "verification": verification}
@@ -223,7 +225,8 @@ def walk(
         steps = speculate(target, drafter, prompt, max_new_tokens=n_new, choices=choices, **options)
         return tuple(run_all(prompt, steps).ids)
 
-    case = f"{n_new} new tokens, {n_draft} guesses a round by {drafter!r:.60}, judged by {verification}, {sampling!r}, "
+    judged = getattr(verification, "__name__", verification)
+    case = f"{n_new} new tokens, {n_draft} guesses a round by {drafter!r:.60}, judged by {judged}, {sampling!r}, "
     return compare_laws(law(written), own_law(remembered, prompt, n_new), f"{case}prompt ids {prompt}")
 
 

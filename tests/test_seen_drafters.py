@@ -31,12 +31,14 @@ from minispec.drafters.marginals import draw_each, level_order, of_widths
 from minispec.enumeration import Script, law
 from minispec.gumbel import Gumbel
 from minispec.heads import read_heads
+from minispec.methods import METHODS as METHODS_BY_NAME
 from minispec.model import GPT2, GPT2Config
 from minispec.plain import generate
 from minispec.reference import quantise
 from minispec.sampling import Sampling
-from minispec.speculative import Dice, Step, always, speculate
+from minispec.speculative import Dice, Draft, Step, always, speculate
 from minispec.trees import depths
+from minispec.typical import judge_typical, likely_enough
 
 BACKENDS = ["numba", "numpy"]
 METHODS = ["early-exit", "medusa", "medusa-tree", "parallel"]
@@ -101,6 +103,37 @@ def test_the_law_is_the_targets(method: str, n: int, n_draft: int, sampling: Sam
     assert got.keys() == expected.keys()
     assert max(abs(got[text] - chance) for text, chance in expected.items()) < 1e-12
     assert len(drafted) > 2
+
+
+@pytest.mark.parametrize("tree", [(), TREE])
+def test_typical_acceptance_has_another_law(tree: tuple[int, ...]) -> None:
+    """It is lossy, and says so; where there is one token to choose, it writes that."""
+    target = target_for(FEW)
+    drafter = drafter_for("medusa", target)
+
+    def text(choices: Script, sampling: Any = ANY) -> tuple[int, ...]:
+        options: Any = {"max_new_tokens": 4, "n_draft": 2, "sampling": sampling, "choices": choices}
+        drafter.tree = level_order(tree)
+        try:
+            return toys.ids_of(speculate(target, drafter, [1, 0], verification=judge_typical, **options))
+        finally:
+            drafter.tree = ()
+
+    expected, got = law_of_text(target, [1, 0], 4, ANY), law(text)
+    assert abs(sum(got.values()) - 1) < 1e-12
+    assert sum(abs(got.get(text, 0) - chance) for text, chance in expected.items()) / 2 > 0.01
+    assert law(lambda choices: text(choices, GREEDY)) == {toys.greedy_oracle(target, [1, 0], 4): 1}
+    assert METHODS_BY_NAME["medusa-typical"].lossy
+
+
+def test_what_is_likely_enough() -> None:
+    assert likely_enough(np.array([1.0, 0, 0])) == pytest.approx(0.09)
+    assert likely_enough(np.full(10, 0.1)) == pytest.approx(0.009)
+    draft = Draft([1, 2, 3], [np.eye(5)[token] for token in (1, 2, 3)])
+    logits = np.log(np.array([[0.2] * 5, [0.2, 0.2, 0.3, 0.2, 0.1], [0.9, 0.097, 0.001, 0.001, 0.001], [0.2] * 5]))
+    told = list(judge_typical(draft, logits, 7, ANY, Script()))
+    assert told[:2] == [(1, 1), (2, 2)]
+    assert told[2][1] == 0
 
 
 # --- texts and caches ------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from minispec.drafters.combined import CombinedDrafter
 from minispec.drafters.eagle import EagleDrafter
 from minispec.drafters.eagle_tree import EagleTreeDrafter
 from minispec.drafters.early_exit import EarlyExitDrafter
-from minispec.drafters.medusa import MedusaDrafter
+from minispec.drafters.medusa import MedusaDrafter, TypicalMedusaDrafter
 from minispec.drafters.mtp import MTPDrafter
 from minispec.drafters.ngram import NgramDrafter
 from minispec.drafters.parallel import ParallelDrafter
@@ -16,5 +16,5 @@ from minispec.drafters.suffix import SuffixDrafter
 __all__ = [
     "CombinedDrafter", "EagleDrafter", "EagleTreeDrafter", "EarlyExitDrafter", "MTPDrafter", "MedusaDrafter",
     "NgramDrafter", "ParallelDrafter", "PromptLookupDrafter", "SmallModelDrafter", "SmallModelTreeDrafter",
-    "SuffixDrafter",
+    "SuffixDrafter", "TypicalMedusaDrafter",
 ]  # fmt: skip

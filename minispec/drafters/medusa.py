@@ -31,6 +31,7 @@ from minispec.kv_cache import check_taps
 from minispec.model import GPT2
 from minispec.speculative import Choices, Draft, GoOn, Sampler, always
 from minispec.trees import check_parents
+from minispec.typical import judge_typical
 
 Floats = NDArray[np.float32]
 
@@ -83,6 +84,12 @@ class MedusaDrafter:
         moved = u + silu(ops.linear(u, *self.blocks)).reshape(self.n_guess, -1)[:n_guess]
         logits: Floats = ops.linear(moved, *self.output)
         return logits
+
+
+class TypicalMedusaDrafter(MedusaDrafter):
+    """Medusa as its authors meant it. LOSSY: `judge` keeps what is likely enough, and the law is not the target's."""
+
+    judge = staticmethod(judge_typical)
 
 
 class MedusaDrafting:

@@ -109,7 +109,7 @@ def write(settings: Settings, pair: Pair, prompts: Sequence[str]) -> tuple[Count
         if i:
             counts += count_run(run, plain, settings.determined)
             seconds += time_run(run, plain)
-    if counts.different:
+    if counts.different and not is_lossy(settings.draft):
         raise ValueError(
             f"{settings.draft} has written another text than plain decoding: minispec verify looks further"
         )

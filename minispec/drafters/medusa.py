@@ -72,6 +72,10 @@ class MedusaDrafter:
         """The depths whose features it looks at."""
         return (self.depth,)
 
+    def warm_up(self) -> None:
+        """Compile what a guess needs, or load it."""
+        self.logits(np.zeros((1, self.target.config.n_embd), np.float32), self.n_guess)
+
     def start(self, cache: Any) -> MedusaDrafting:
         """Begin a text. Raises ValueError for a target's cache that does not keep the last hidden rows."""
         check_taps(cache, self.taps)

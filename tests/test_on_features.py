@@ -16,6 +16,7 @@ from small_heads import KINDS, drafter_on, drafter_tensors, written_out
 from strategies import samplings
 from toys import ODD, greedy_oracle, ids_of, tiny_model
 
+from minispec.batch import speculate_batch
 from minispec.drafters.eagle import EagleDrafter
 from minispec.drafters.mtp import MTPDrafter
 from minispec.enumeration import Script, law
@@ -296,6 +297,20 @@ def test_text_is_that_of_plain_decoding(
     assert ids_of(steps) == ids_of(generate(target, prompt, **options))
     if noise is None:
         assert ids_of(steps) == greedy_oracle(tiny_model(ODD if odd else TINY, 0, backend), prompt, n)
+
+
+@kinds
+@pytest.mark.parametrize("sampling", [ANY, GREEDY], ids=str)
+def test_texts_written_together_are_those_written_alone(kind: str, sampling: Sampling) -> None:
+    target, drafter = pair(kind, "numba")
+    prompts = [[5], [6, 7, 8, 9], [80, 5, 80, 5, 80]]
+    options: Any = {"max_new_tokens": 12, "n_draft": 3, "sampling": sampling}
+    together: list[list[Step]] = [[], [], []]
+    for row, step in speculate_batch(target, drafter, prompts, **options):
+        together[row].append(step)
+    for prompt, steps in zip(prompts, together, strict=True):
+        alone = list(speculate(target, drafter, prompt, **options))
+        assert [(step.drafted, step.committed) for step in steps] == [(step.drafted, step.committed) for step in alone]
 
 
 def test_a_drafter_that_has_learnt_the_target_is_always_right() -> None:

@@ -377,7 +377,7 @@ MUTANTS = [
     # drafting while checking
     Mutant("a bonus token after a fresh guess", "overlapped",
            "islice(judge(block, logits, first, sampling, judge_choices), len(logits))",
-           "islice(judge(block, logits, first, sampling, judge_choices), None)", OVERLAPPED_LAW),
+           "islice(judge(block, logits, first, sampling, judge_choices), None)", OVERLAPPED_LAW, "IndexError"),
     Mutant("a fresh block thrown away for its first guess", "overlapped",
            "fresh, draft_seconds = fresh_draft.result()",
            "fresh, draft_seconds = fresh_draft.result(); fresh = NOTHING if 0 in fresh.tokens[:1] else fresh",

@@ -16,6 +16,7 @@ import pytest
 from minispec import (
     bench_batch,
     bench_costs,
+    bench_drafters,
     bench_llama,
     bench_machine,
     bench_memory,
@@ -510,7 +511,7 @@ def test_every_column_is_a_field_of_its_rows() -> None:
         "passes": PassTime, "context": bench_passes.ContextCost, "prefill": bench_passes.Prefill,
         "memory": bench_memory.Memory, "start": bench_memory.Start, "draft_lengths": bench_texts.DraftLength,
         "end_to_end": bench_texts.Speed, "costs": bench_costs.Price, "prediction": bench_prediction.Predicted,
-        "short": bench_short.Short, "batch": bench_batch.BatchSpeed,
+        "short": bench_short.Short, "batch": bench_batch.BatchSpeed, "drafters": bench_drafters.DrafterRow,
     }  # fmt: skip
     assert set(rows) == set(bench_report.TABLES)
     for name, (_, columns) in bench_report.TABLES.items():

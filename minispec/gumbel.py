@@ -67,7 +67,7 @@ class Gumbel:
             rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(position,)))
             noise = rng.standard_exponential(n_vocab)
             np.maximum(noise, TINY, out=noise)
-            for oldest in list(self._noise)[: len(self._noise) - KEPT + 1]:  # another thread may do so, too
+            for oldest in list(self._noise)[: max(len(self._noise) - KEPT + 1, 0)]:  # another thread may, too
                 self._noise.pop(oldest, None)
             self._noise[key] = noise
         return noise

@@ -34,7 +34,7 @@ from strategies import Case, cases, histories, mixed, row_pairs, samplings
 from minispec.draft_length import AutoLength
 from minispec.drafters import SmallModelDrafter
 from minispec.enumeration import Script, law
-from minispec.gumbel import Gumbel
+from minispec.gumbel import KEPT, Gumbel
 from minispec.model import GPT2Config
 from minispec.plain import generate
 from minispec.sampling import Sampling
@@ -473,6 +473,11 @@ def test_noise_belongs_to_a_seed_and_a_place_alone() -> None:
     assert len(others | set(there.values())) == 1200
     assert (forth.noise(0, 9).astype(np.float32) != forth.noise(0, 9)).any()  # it has all bits of float64
     assert [len(forth.noise(0, n)) for n in (9, 5, 9)] == [9, 5, 9]  # two vocabularies with one object
+    new = Gumbel(ANY, 3)
+    for n in (KEPT, KEPT + 1):
+        for i in range(n):
+            new.noise(i, 9)
+        assert set(new._noise) == {(i, 9) for i in range(n - KEPT, n)}  # so many are remembered, and no more
     with pytest.raises(ValueError, match="seed is -1"):
         Gumbel(ANY, -1)
     with pytest.raises(ValueError, match=r"0\.7 is no sampling"):

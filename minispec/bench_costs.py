@@ -30,6 +30,8 @@ def price_rounds(pair: Pair) -> list[Price]:
     costs = measure_costs(pair.target, pair.drafter)
     keep_costs(file_of(pair), costs)
     return [
-        Price(k, k * costs.guess, costs.curve(k + 1), round_cost(0.0, k, costs), break_even_accept(k, costs))
+        Price(
+            k, costs.first + k * costs.guess, costs.curve(k + 1), round_cost(0.0, k, costs), break_even_accept(k, costs)
+        )
         for k in range(1, MOST + 1)
     ]

@@ -64,6 +64,7 @@ class Prices:
     reread: float
     checks: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     guesses: list[float] = field(default_factory=list)
+    first = 0.0  # what a first guess costs more: all guesses of a scripted draft cost the same
 
     @property
     def guess(self) -> float:

@@ -34,14 +34,15 @@ REREAD = 16  # tokens that are read at once, against one
 TURNS = 5
 AT_LEAST = 0.004  # seconds: what takes less is done several times over and timed as one
 HIGH = 1e6  # a price that cannot be
-RECIPE = 2  # goes up when prices are measured in another way
+RECIPE = 3  # goes up when prices are measured in another way
 
 
 @dataclass(frozen=True)
 class Costs:
     """Prices in units of one pass of the target over one row, which takes pass_seconds.
 
-    guess: a further guess of the drafter. check: a pass over so many rows, check[rows]; check[0] is 0, check[1] is 1.
+    guess: a further guess of the drafter; first: what the first of a round costs beyond that, which is nearly all where
+    one pass makes several. check: a pass over so many rows, check[rows]; check[0] is 0, check[1] is 1.
     reread: each token beyond one that the drafter has yet to read before it guesses.
     """
 
@@ -49,10 +50,11 @@ class Costs:
     check: tuple[float, ...]
     reread: float
     pass_seconds: float
+    first: float = 0.0
 
     def __post_init__(self) -> None:
         """Raises ValueError for what cannot be prices."""
-        prices = {"guess": self.guess, "reread": self.reread, "pass_seconds": self.pass_seconds}
+        prices = {"guess": self.guess, "reread": self.reread, "pass_seconds": self.pass_seconds, "first": self.first}
         for name, price in prices.items():
             if not 0 <= price < HIGH or (name == "pass_seconds" and price == 0):
                 raise ValueError(f"{name} is {price}: give a number from 0 to {HIGH:g}")
@@ -74,7 +76,7 @@ class Costs:
         one, most = self.curve(n_text), len(self.check)
         check = (0.0, *(self.curve(n_text * rows) / one for rows in range(1, most)))
         guess = (self.guess + (n_text - 1) * self.reread) / one
-        return Costs(guess, check, n_text * self.reread / one, self.pass_seconds * one)
+        return Costs(guess, check, n_text * self.reread / one, self.pass_seconds * one, self.first / one)
 
 
 # --- measuring -----------------------------------------------------------------------------------
@@ -94,7 +96,7 @@ def measure_costs(target: Any, drafter: Drafter | None, turns: int = TURNS, rows
     seconds = partial(mean_seconds, at_least=AT_LEAST)
     ones: list[float] = []
     checks: list[list[float]] = [[] for _ in rows]
-    guesses: list[list[float]] = [[], []]
+    guesses: list[list[float]] = [[], [], []]
     for _ in range(turns + 1):
         for n, ratios in zip(rows, checks, strict=True):
             ones.append(seconds(lambda: one_pass(1)))
@@ -106,8 +108,8 @@ def measure_costs(target: Any, drafter: Drafter | None, turns: int = TURNS, rows
                 ratios.append(guess_seconds / ones[-1])
     ones = ones or [seconds(lambda: one_pass(1))]  # where the window holds no more
     known = {0: 0.0, 1: 1.0} | {n: median(ratios[1:]) for n, ratios in zip(rows, checks, strict=True)}
-    guess, reread = (max(median(ratios[1:]), 0.0) if ratios else 0.0 for ratios in guesses)
-    return Costs(guess, tuple(between(known)), reread, median(ones))
+    guess, reread, first = (max(median(ratios[1:]), 0.0) if ratios else 0.0 for ratios in guesses)
+    return Costs(guess, tuple(between(known)), reread, median(ones), first)
 
 
 def some_ids(model: Any) -> list[int]:
@@ -131,8 +133,10 @@ def passes_of(model: Any) -> Callable[[int], Any]:
 
 def draft_seconds(
     target: Any, drafter: Drafter, ids: Sequence[int], seconds: Callable[[Callable[[], object]], float]
-) -> tuple[float, float]:
-    """Seconds of a further guess, and of each further token to read; ids: as many as fit the context windows.
+) -> tuple[float, float, float]:
+    """Seconds of a further guess, of each further token to read, and of what a first guess costs beyond a further one.
+
+    ids: as many as fit the context windows.
 
     A drafter that finds nothing to guess costs what its search does, which is next to nothing.
     """
@@ -152,10 +156,11 @@ def draft_seconds(
             drafting.draft(ids[:n_ids], n_guess, greedy, dice)
 
     draft(0, 1)
-    one = seconds(lambda: draft(0, 1))
+    one = seconds(lambda: draft(0, 1))  # two drafts of one guess
     more = seconds(lambda: draft(0, 1 + length))
     further = seconds(lambda: draft(further_ids, 1))
-    return (more - one) / length, max(further - one, 0.0) / max(further_ids - 1, 1)
+    guess = (more - one) / length
+    return guess, max(further - one, 0.0) / max(further_ids - 1, 1), one / 2 - max(guess, 0.0)
 
 
 def between(known: dict[int, float]) -> list[float]:
@@ -210,7 +215,8 @@ def read_costs(file: Path) -> Costs | None:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         check = tuple(float(value) for value in found["check"])
-        return Costs(float(found["guess"]), check, float(found["reread"]), float(found["pass_seconds"]))
+        prices = (float(found[name]) for name in ("reread", "pass_seconds", "first"))
+        return Costs(float(found["guess"]), check, *prices)
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 

@@ -109,7 +109,8 @@ def side_by_side(one: float, other: float, interference: float) -> tuple[float, 
 
 def time_round(number: int, this: Round, began: float, costs: PassCosts, interference: float) -> list[Span]:
     """The drafter's and the target's span of a round."""
-    draft = this.n_guess * costs.guess + this.n_reread * costs.reread
+    first = costs.first if this.n_guess else 0.0
+    draft = first + this.n_guess * costs.guess + this.n_reread * costs.reread
     target = costs.curve(this.rows)
     if this.mode in (PRE, POST):
         ends = side_by_side(draft, target, interference)
@@ -205,7 +206,8 @@ def overlapped_speedup(accept: float, n_draft: int, costs: PassCosts, interferen
         return 1.0
     n_pre, n_post = 1 - accept**n_draft, accept
     tokens = sum(accept**place for place in range(n_draft))
-    pre, post = (max(side_by_side(n_draft * costs.guess, costs.curve(rows), interference)) for rows in (1, n_draft))
+    draft = costs.first + n_draft * costs.guess
+    pre, post = (max(side_by_side(draft, costs.curve(rows), interference)) for rows in (1, n_draft))
     return tokens / (n_pre * pre + n_post * post)
 
 

@@ -213,21 +213,21 @@ def split_cores(pair: Pair) -> tuple[GPT2, Drafter]:
 
     With two cores both have one thread; on a single one they take turns. A drafter without a model stays as it is.
     """
-    from minispec.drafters import SmallModelDrafter
+    from minispec.drafters.models import with_models
     from minispec.model import GPT2
 
-    drafter, threads = pair.drafter, pair.target.threads
-    assert drafter is not None
-    if isinstance(drafter, SmallModelDrafter) and isinstance(drafter.model, GPT2):
-        drafter = SmallModelDrafter(drafter.model.with_crew(1))
-    return pair.target.with_crew(max(threads - 1, 1)), drafter
+    def on_one_core(model: Any) -> Any:
+        return model.with_crew(1) if isinstance(model, GPT2) else model
+
+    drafter: Drafter = with_models(pair.drafter, on_one_core)
+    return pair.target.with_crew(max(pair.target.threads - 1, 1)), drafter
 
 
 def beside_a_pass(settings: Settings, pair: Pair) -> int:
     """The number of guesses a round; for AUTO, as many as fit beside a target pass of one row."""
     if settings.num_draft_tokens != AUTO:
         return int(settings.num_draft_tokens)
-    return round(1 / min(max(pair.costs.guess, 1 / MOST_BESIDE), 1))
+    return max(round((1 - pair.costs.first) / max(pair.costs.guess, 1 / MOST_BESIDE)), 1)
 
 
 def draft_length(settings: Settings, pair: Pair, n_text: int = 1) -> int | DraftLength:

@@ -31,6 +31,10 @@ class PassCosts(Protocol):
         """One pass of the draft: c in papers."""
 
     @property
+    def first(self) -> float:
+        """What the first guess of a round costs beyond that."""
+
+    @property
     def reread(self) -> float:
         """What each further token costs that the draft has to read in a pass."""
 
@@ -58,6 +62,11 @@ class Textbook:
     def __post_init__(self) -> None:
         if not 0 <= self.guess < math.inf:
             raise ValueError(f"a guess costs {self.guess} target passes: give a number of 0 or more")
+
+    @property
+    def first(self) -> float:
+        """Nothing."""
+        return 0.0
 
     @property
     def reread(self) -> float:
@@ -110,7 +119,7 @@ def round_cost(accept: float, n_draft: int, costs: PassCosts) -> float:
     check(accept, n_draft)
     if n_draft == 0:  # plain decoding
         return 1.0
-    return n_draft * costs.guess + costs.reread * accept**n_draft + costs.curve(n_draft + 1)
+    return costs.first + n_draft * costs.guess + costs.reread * accept**n_draft + costs.curve(n_draft + 1)
 
 
 def speedup(accept: float, n_draft: int, costs: PassCosts) -> float:

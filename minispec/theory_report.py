@@ -100,6 +100,7 @@ def as_dict(question: Question) -> dict[str, Any]:
         "cells": cells,
         "curve": None if costs is None else [{"rows": n, "v": costs.curve(n)} for n in range(1, CURVE_ROWS + 1)],
         "reread": None if costs is None else costs.reread,
+        "first": None if costs is None else costs.first,
         "memory": [{"model": name, "weights": kind} | asdict(held) for name, kind, held in q.memory],
     }
 

@@ -6,7 +6,7 @@ along its path, and a tree writes one token and the sum of them on average. That
 one branch as below another is supposed, as in every such table.
 
 So the best tree of n guesses has the n largest products, and it grows guess by guess: each next one is the child, or
-the next sibling, with the largest. What it costs is the drafter's guess for each further level, and the check's curve
+the next sibling, with the largest. What it costs is the drafter's guess for each level, and the check's curve
 for each further row. The tree is cut where tokens over price are most; as the curve may have steps, a guess that does
 not pay alone may pay with the next, so all sizes up to the budget are looked at, and all depths.
 
@@ -57,7 +57,7 @@ def shape(accept: Accept, costs: Costs, budget: int) -> Shape:
         expected = 1.0
         for n, chance in enumerate(chances, 1):
             expected += chance
-            price = max(depths[:n]) * costs.guess + costs.curve(n + 1)
+            price = costs.first + max(depths[:n]) * costs.guess + costs.curve(n + 1)
             one = Shape(tuple(parents[:n]), tuple(ranks[:n]), expected, price)
             best = one if one.speedup > best.speedup else best
     return best

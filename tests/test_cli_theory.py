@@ -29,6 +29,7 @@ class Measured:
     check: tuple[float, ...]
     reread: float
     pass_seconds: float
+    first: float = 0.0
 
     def curve(self, rows: int) -> float:
         return self.check[rows] if rows < len(self.check) else self.check[-1] + 0.1 * (rows - len(self.check) + 1)
@@ -108,7 +109,7 @@ def test_json_has_the_keys_of_the_contract(run: Any) -> None:
     assert result["round_cost"] * 40 == pytest.approx(64)
     assert (round(result["seconds"], 2), result["plain_seconds"], result["max_new_tokens"]) == (4.86, 12, 300)
     assert [cell["num_draft_tokens"] for cell in result["cells"]] == [6]
-    assert (result["curve"], result["reread"]) == (None, None)
+    assert (result["curve"], result["reread"], result["first"]) == (None, None, None)
     assert [(model["model"], model["weights"]) for model in result["memory"]] == [
         ("gpt2-medium", "f32"), ("gpt2", "f32"),
     ]  # fmt: skip

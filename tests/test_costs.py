@@ -17,7 +17,7 @@ from minispec.drafters import SmallModelDrafter
 from minispec.drafters.small_model import SmallModelDrafting
 from minispec.session import Pair, Settings, open_pair
 
-KEPT = Costs(0.1, (0.0, 1.0, 1.0, 1.25), 0.01, 0.002)
+KEPT = Costs(0.1, (0.0, 1.0, 1.0, 1.25), 0.01, 0.002, 0.05)
 
 
 def test_prices_come_back_as_they_were_kept(tmp_path: Path) -> None:
@@ -131,6 +131,7 @@ def test_prices_that_cannot_be_are_refused() -> None:
         ({"pass_seconds": float("nan")}, "pass_seconds is nan"),
         ({"check": (0.0,)}, "check is "),
         ({"check": (0.0, 1.0, 0.5)}, "check is "),
+        ({"first": -1.0}, "first is -1.0"),
     ]:
         with pytest.raises(ValueError, match=said):
             replace(KEPT, **change)  # type: ignore[arg-type]
@@ -143,6 +144,7 @@ def test_prices_of_a_batch_are_those_of_its_rows() -> None:
     assert three.curve(1) == 1
     assert three.curve(3) == pytest.approx(1.8 / 1.2)
     assert three.guess == pytest.approx((0.1 + 2 * 0.02) / 1.2)
+    assert replace(costs, first=0.6).of_batch(3).first == pytest.approx(0.5)
     assert costs.of_batch(1) == costs
 
 

@@ -46,9 +46,9 @@ class Method:
     about: a line for the help text. build: settings, target, its tokenizer and the argument to a drafter; ValueError in
     one line for what cannot be. argument: what may stand after the colon, in brackets where it may be left out.
     lossy: whether what is written has another law than the target's. branches: whether it can guess trees, by --tree.
-    taps: the depths whose hidden states it wants in the target's cache. files: what its guesses depend on besides
-    target, draft weights and argument. copy: how the copy of the target is kept that it drafts with, if it does.
-    training: what has to be trained before.
+    own_model: whether it has a model of its own, kept as --draft-weights says. taps: the depths whose hidden states it
+    wants in the target's cache. files: what its guesses depend on besides target, draft weights and argument. copy: how
+    the copy of the target is kept that it drafts with, if it does. training: what has to be trained before.
     """
 
     about: str
@@ -56,6 +56,7 @@ class Method:
     argument: str = ""
     lossy: bool = False
     branches: bool = False
+    own_model: bool = False
     taps: Callable[[GPT2, str | None], tuple[int, ...]] = _no_taps
     files: Callable[[Settings, str | None], list[Path]] = _no_files
     copy: str | None = None
@@ -229,7 +230,7 @@ METHODS: dict[str, Method] = {
     ),
     "parallel": Method(
         "a small model trained to guess several tokens in one pass", _parallel, argument="[PATH]",
-        files=_parallel_files, training="a model",
+        files=_parallel_files, own_model=True, training="a model",
     ),
     "eagle": Method(
         "a trained block on the target's features of three depths (EAGLE-3)", partial(_eagle, name="eagle"),
@@ -280,7 +281,14 @@ def parts_of(draft: str) -> list[Part]:
     """The parts of what -d says. Raises ValueError for a name that is neither a method's nor can be a model's."""
     if draft not in METHODS and os.path.isdir(draft):  # its name may hold any of our signs
         return [Part(draft)]
-    return [_part(text) for text in draft.split("+")]
+    parts = [_part(text) for text in draft.split("+")]
+    for part in parts:
+        if part.method is not None and part.method.lossy and len(parts) > 1:
+            raise ValueError(
+                f"the draft {draft!r:.80} has {part.name} among others, and that judges guesses by a rule of its own: "
+                "give it alone"
+            )
+    return parts
 
 
 def _part(text: str) -> Part:
@@ -311,6 +319,12 @@ def _unknown(text: str) -> ValueError:
 def models_in(draft: str | None) -> list[str]:
     """The names of the models that a draft is made of, target not included."""
     return [] if draft is None else [part.name for part in parts_of(draft) if part.method is None]
+
+
+def takes_draft_weights(draft: str | None) -> bool:
+    """Whether there is a model in a draft that is kept as --draft-weights says."""
+    parts = [] if draft is None else parts_of(draft)
+    return any(part.method is None or part.method.own_model for part in parts)
 
 
 def is_model(draft: str | None) -> bool:

@@ -94,7 +94,7 @@ def speculate_overlapped(
     drafts, one at a time; by default a thread that ends with the text. target, drafter and sampling are used by two
     threads at once, so they may share nothing that changes unguarded.
     Raises ValueError as `speculate`; for a drafter that looks at the target's cache; and, in the round that they come
-    in, whatever the drafter raises.
+    in, for trees, and whatever the drafter raises.
     """
     check_count("n_draft", n_draft)
     if not hasattr(drafter, "start"):
@@ -148,6 +148,8 @@ def _rounds(
             verified = time.perf_counter()
             fresh, draft_seconds = fresh_draft.result()
             check_draft(fresh, n_guess, target.n_vocab)
+            if fresh.parents is not None:
+                raise ValueError("the drafter guesses trees, and a block that waits is a chain: draft sequentially")
 
             block = Draft([*waiting.tokens, *fresh.tokens[:1]], [*waiting.probs, *fresh.probs[:1]])
             first, n_accepted = len(text.ids), 0

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from minispec.hub import short_name
-from minispec.methods import models_in
+from minispec.methods import takes_draft_weights
 
 if TYPE_CHECKING:
     from minispec.costs import Costs
@@ -67,13 +67,13 @@ class Settings:
         return None if name == "none" else name
 
     def as_json(self) -> dict[str, object]:
-        """The settings that `--json` repeats; draft_weights are those of the models in the draft."""
+        """The settings that `--json` repeats; draft_weights are those of models that only draft."""
         told: dict[str, object] = {
             "target": self.target,
             "draft": self.draft_name,
             "num_draft_tokens": self.num_draft_tokens if self.draft_name else 0,
             "weights": self.weights,
-            "draft_weights": self.draft_weights if models_in(self.draft_name) else None,
+            "draft_weights": self.draft_weights if takes_draft_weights(self.draft_name) else None,
             "schedule": self.schedule if self.draft_name else None,
             "seed": self.seed,
         }
@@ -95,9 +95,9 @@ class Pair:
     @property
     def has_trees(self) -> bool:
         """Whether the drafter branches."""
-        from minispec.drafters import SmallModelTreeDrafter
+        from minispec.drafters.models import branches
 
-        return isinstance(self.drafter, SmallModelTreeDrafter) or bool(getattr(self.drafter, "tree", ()))
+        return branches(self.drafter)
 
     @cached_property
     def costs(self) -> Costs:
@@ -119,7 +119,7 @@ def open_pair(settings: Settings, target: GPT2 | None = None) -> Pair:
 
     Raises ValueError for models and methods that cannot be had, and for vocabularies that differ.
     """
-    from minispec.methods import build_drafter, parts_of, taps_of
+    from minispec.methods import build_drafter, models_in, parts_of, taps_of
     from minispec.tokenizer import check_same_vocabulary, load_tokenizer
     from minispec.weights import load_model
 
@@ -136,7 +136,9 @@ def open_pair(settings: Settings, target: GPT2 | None = None) -> Pair:
     taps = taps_of(parts, target)
     if taps:
         target = target.tapped(taps)  # type: ignore[attr-defined,unused-ignore]
-    return Pair(target, tokenizer, build_drafter(parts, settings, target, tokenizer))
+    pair = Pair(target, tokenizer, build_drafter(parts, settings, target, tokenizer))
+    check_drafter(settings, pair)
+    return pair
 
 
 def check_ways(settings: Settings) -> None:
@@ -152,6 +154,22 @@ def check_ways(settings: Settings) -> None:
         name = settings.draft_name
         if name is not None and not any(part.branches for part in parts_of(name)):
             raise ValueError(f"--tree is for the guesses of a model, and {name} has none: name one, or leave it out")
+
+
+def check_drafter(settings: Settings, pair: Pair) -> None:
+    """Raise ValueError for a drafter that does not go with the schedule, or with the way to judge."""
+    from minispec.drafters.models import sees_target
+
+    name = settings.draft_name
+    if settings.schedule == "overlapped" and sees_target(pair.drafter):
+        raise ValueError(
+            f"--schedule overlapped drafts while the target's cache is written to, and {name} looks at that: leave it "
+            "out, or take another draft"
+        )
+    if settings.verification == "block" and pair.has_trees:
+        raise ValueError(f"--verification block judges chains, and {name} guesses trees: leave it out")
+    if settings.verification == "block" and hasattr(pair.drafter, "judge"):
+        raise ValueError(f"--verification block is not for {name}, which has a rule of its own: leave it out")
 
 
 def decode(settings: Settings, pair: Pair, prompt_ids: Sequence[int], *, plain: bool = False) -> Iterator[Step]:

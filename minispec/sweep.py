@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from minispec import __version__
 from minispec.hub import find_model
-from minispec.methods import models_in, parts_of
+from minispec.methods import METHODS, models_in, parts_of, takes_draft_weights
 from minispec.prompts import Prompt
 from minispec.session import Pair, Settings, decode, open_pair
 from minispec.sweep_counts import Counts, Seconds, count_run, time_run
@@ -68,7 +68,7 @@ def make_jobs(
             one = replace(settings, draft="none" if name is None else name, temperature=temperature)
             if name is None:
                 one = replace(one, num_draft_tokens=0)
-            if not models_in(name):
+            if not takes_draft_weights(name):
                 one = replace(one, draft_weights=Settings.draft_weights)
             if name is None:
                 variants.append(one)
@@ -113,7 +113,7 @@ def model_digest(name: str, offline: bool) -> str:
     """A hash over the files of a model that its passes and its ids depend on."""
     digest = hashlib.sha256()
     for path in sorted(find_model(name, offline).iterdir()):
-        if path.suffix in (".json", ".safetensors", ".txt"):
+        if path.suffix in (".json", ".safetensors", ".txt") and path.stem not in METHODS:  # whose files lie there, too
             digest.update(path.name.encode())
             digest.update(bytes.fromhex(file_digest(path)))
     return digest.hexdigest()

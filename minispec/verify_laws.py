@@ -21,7 +21,7 @@ from minispec.session import Pair
 from minispec.speculative import Draft, Drafter, Drafting, Judge, Probs, Sampler, Target, judge, speculate
 from minispec.trace import run_all
 from minispec.trees import check_path, path_to
-from minispec.verify_texts import Counts, Mismatch, Rng, random_prompt
+from minispec.verify_texts import Counts, Mismatch, Rng, models_alike, random_prompt
 
 TOLERANCE = 1e-12  # of probabilities that are computed in two ways
 
@@ -66,8 +66,7 @@ class Blurred:
 
 def draft_model(pair: Pair) -> Target:
     """The model that drafts, or one to stand in for it."""
-    models: list[Target] = models_of(pair.drafter)
-    return models[0] if models else Blurred(pair.target)
+    return next(iter(models_alike(pair)), Blurred(pair.target))
 
 
 @dataclass
@@ -139,11 +138,16 @@ class Remembered:
 
 
 class AsTheyAre:
-    """A sampler for logits that are probabilities already."""
+    """A sampler for logits that are probabilities already, but for those that a drafter has cut off or ruled out."""
 
     def probs(self, logits: NDArray[Any], position: int) -> Probs:
-        """The logits."""
-        return logits
+        """The logits. A part of a law is rescaled; where nothing is left, the first token that may be is certain."""
+        possible = logits > -np.inf
+        total = logits[possible].sum()
+        if total > 0:
+            return logits if possible.all() and abs(total - 1) < TOLERANCE else np.where(possible, logits, 0) / total
+        first: Probs = (np.arange(len(logits)) == possible.argmax()).astype(float)
+        return first
 
 
 def same_law(pair: Pair, rng: Rng, top_k: int = 0) -> Counts:

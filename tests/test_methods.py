@@ -78,7 +78,9 @@ def test_what_a_draft_is_made_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_lossy_methods_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METHODS, "guesswork", replace(METHODS["suffix"], lossy=True))
-    assert is_lossy("suffix+guesswork")
+    assert is_lossy("guesswork")
+    with pytest.raises(ValueError, match="has guesswork among others, and that judges guesses by a rule of its own"):
+        parts_of("suffix+guesswork")
     assert list(help_lines())[-1].endswith("(lossy: another law than the target)")
 
 

@@ -522,6 +522,18 @@ def test_what_cannot_be_is_refused_at_once() -> None:
         speculate_overlapped(model, SmallModelDrafter(model), [0], seed=-1, **options)
     with pytest.raises(ValueError, match="where 3 were asked for"):
         list(speculate_overlapped(model, Chatty(), [0], n_draft=3, **options))
+    with pytest.raises(ValueError, match="guesses trees"):
+        list(speculate_overlapped(model, Branching(), [0], n_draft=3, **options))
+
+
+class Branching(toys.Guesses):
+    """Guesses two tokens for one place."""
+
+    def __init__(self) -> None:
+        super().__init__(4, lambda ids, n: [])
+
+    def draft(self, *_: Any) -> Draft:
+        return Draft([0, 1], [self.one_hot[0], self.one_hot[1]], [-1, -1])
 
 
 class Chatty(toys.Guesses):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from minispec.commands.shared import given, note, output_format
-from minispec.methods import models_in
+from minispec.methods import takes_draft_weights
 from minispec.options import (
     DEFAULTS,
     MACHINE_OPTIONS,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from minispec.session import Settings
 
 EVERY = "every"  # of --drafters
+BETWEEN = re.compile(r",(?!(?:first|recent|\d+)(?:[,+]|$))")  # two drafts, not the words of prompt-lookup:4,first
 ANY_PAIR = 0.8  # of the scripted pairs, for what makes it agree with other chances in memory
 PROGRAMS = ("transformers", "llama.cpp")
 
@@ -129,7 +131,8 @@ def bench(context: click.Context, /, **options: Any) -> None:
         write_predictions(options["plot_file"], report.tables["prediction"])
     asked = {"target": models[0].label, "weights": models[0].weights, "draft": None, "draft_weights": None}
     if len(models) > 1:
-        asked |= {"draft": models[1].label, "draft_weights": models[1].weights if models_in(models[1].name) else None}
+        weights = models[1].weights if takes_draft_weights(models[1].name) else None
+        asked |= {"draft": models[1].label, "draft_weights": weights}
     asked_texts = {"prompts": list(plan.prompts), "max_new_tokens": settings.max_new_tokens}
     asked_texts |= {"tree": list(settings.tree)} if settings.tree else {}
     render = {"md": bench_report.as_markdown, "csv": bench_report.as_csv, "json": bench_report.as_json}[output]
@@ -147,7 +150,7 @@ def drafts_of(asked: str | None, target: str) -> list[str]:
 
     if asked is None:
         return []
-    drafts = every_draft(target) if asked == EVERY else list(dict.fromkeys(asked.split(",")))
+    drafts = every_draft(target) if asked == EVERY else list(dict.fromkeys(BETWEEN.split(asked)))
     for draft in drafts:
         parts_of(draft)
     return drafts

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from minispec.methods import models_in
+from minispec.methods import is_lossy, takes_draft_weights
 from minispec.session import AUTO
 
 if TYPE_CHECKING:
@@ -85,7 +85,9 @@ def hints(settings: Settings, prompt: str) -> Iterator[str]:
         yield "note: --top-k and --top-p have no effect at temperature 0: add --temperature 1"
     if settings.temperature == 0 and settings.coupling != "optimal":
         yield "note: --coupling has no effect at temperature 0: add --temperature 1"
-    if settings.draft_weights != "f32" and not models_in(settings.draft_name):
+    if is_lossy(settings.draft_name) and not settings.determined:
+        yield f"note: {settings.draft_name} is lossy: what is written has another law than the target's"
+    if settings.draft_weights != "f32" and not takes_draft_weights(settings.draft_name):
         why = f"{settings.draft_name} is made of none" if settings.draft_name else "leave out -d none"
         yield f"note: --draft-weights has no effect without a draft model: {why}"
     if settings.schedule != "sequential" and settings.draft_name is None:

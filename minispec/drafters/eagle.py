@@ -82,6 +82,11 @@ class EagleDrafter:
         """What a guess costs depends on this."""
         return f"EAGLE {self.block!r} on depths {self.ways.depths}"
 
+    def warm_up(self) -> None:
+        """Compile what a guess needs, or load it from the cache on disk."""
+        self.ways.warm_up()
+        self.block.warm_up()
+
     @property
     def n_vocab(self) -> int:
         """The target's tokens."""

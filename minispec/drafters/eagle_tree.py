@@ -45,6 +45,8 @@ class Node:
 class EagleTreeDrafter:
     """Trees of up to n_node guesses from `drafter`'s block, in n_pass passes of it or fewer."""
 
+    branches = True
+
     def __init__(self, drafter: EagleDrafter, n_node: int = 8, n_pass: int = 4) -> None:
         """Raises ValueError for sizes that are none."""
         if not (1 <= n_node <= MOST_NODES and n_pass >= 1):
@@ -54,6 +56,10 @@ class EagleTreeDrafter:
     def describe(self) -> str:
         """What a guess costs depends on this."""
         return f"{self.drafter.describe()}, trees of {self.n_node} in {self.n_pass} passes"
+
+    def warm_up(self) -> None:
+        """Compile what a guess needs, or load it from the cache on disk."""
+        self.drafter.warm_up()
 
     @property
     def n_vocab(self) -> int:

@@ -68,6 +68,11 @@ class MedusaDrafter:
         return self.target.n_vocab
 
     @property
+    def branches(self) -> bool:
+        """Whether it guesses trees."""
+        return bool(self.tree)
+
+    @property
     def taps(self) -> tuple[int, ...]:
         """The depths whose features it looks at."""
         return (self.depth,)

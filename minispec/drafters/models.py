@@ -1,6 +1,7 @@
 """What a drafter is made of: the models whose passes it needs, stand-ins for them, and its name for tables of prices.
 
-A drafter keeps its model in `model`, and drafters that it is put together from in `drafters`. Nothing else is asked.
+A drafter keeps its model in `model`, drafters that it is put together from in `drafters`, and says in `branches` if it
+guesses trees. What a drafter does not have, it need not say.
 """
 
 from __future__ import annotations
@@ -38,6 +39,12 @@ def sees_target(drafter: Any) -> bool:
     """Whether it guesses from the target's own cache, and not from the text alone."""
     own = bool(getattr(drafter, "taps", ())) or hasattr(drafter, "borrow")
     return own or any(sees_target(one) for one in getattr(drafter, "drafters", ()))
+
+
+def branches(drafter: Any) -> bool:
+    """Whether its drafts may be trees."""
+    own = bool(getattr(drafter, "branches", False))
+    return own or any(branches(one) for one in getattr(drafter, "drafters", ()))
 
 
 def warm_up(drafter: Any) -> None:

@@ -62,11 +62,12 @@ class MTPDrafter:
 
     def describe(self) -> str:
         """What a guess costs depends on this."""
-        sizes = [array.shape for array in (self.layers.weights.c_q_bias, self.layers.weights.c_fc_bias)]
-        return f"MTP {sizes} {self.ways.embed.shape} {self.ways.tokens.shape}"
+        shapes = [array.shape for array in (self.layers.weights.c_q_bias, self.layers.weights.c_fc_bias)]
+        return f"MTP {shapes} {self.ways.embed.shape} {self.ways.tokens.shape}"
 
     def warm_up(self) -> None:
         """Compile what a guess needs, or load it from the cache on disk."""
+        self.ways.warm_up()
         self.layers.warm_up()
 
     @property

@@ -74,6 +74,12 @@ class Ways:
         x += self.embed[np.asarray(ids)]
         return x
 
+    def warm_up(self) -> None:
+        """Compile what `enter` needs, or load it from the cache on disk."""
+        n_in = self.into.weight.shape[-2]
+        row, ones = np.zeros((1, n_in), np.float32), np.ones(n_in, np.float32)
+        self.ops.linear(self.ops.layer_norm(row, ones, ones, self.epsilon), *self.into)
+
     def again(self, token: int, out: Floats) -> Floats:
         """The row [1, n_small] of a guess. out [n_guess + n_small] is what the small model gave for it."""
         x: Floats = self.embed[token] + out[len(self.tokens) :]

@@ -33,6 +33,8 @@ from minispec.trees import MOST_NODES
 class SmallModelTreeDrafter(SmallModelDrafter):
     """Drafts trees with `model`, anything that could be a target and has `forward_tree`."""
 
+    branches = True
+
     def __init__(self, model: Target, widths: Sequence[int]) -> None:
         """widths: how many guesses follow each guess of the depth before; the first, how many follow the text.
 
@@ -40,6 +42,10 @@ class SmallModelTreeDrafter(SmallModelDrafter):
         """
         super().__init__(model)
         self.widths = check_widths(widths)
+
+    def describe(self) -> str:
+        """What a guess costs depends on this, besides the model."""
+        return f"SmallModelTreeDrafter(widths={self.widths})"
 
     def start(self, cache: Any = None) -> SmallModelTreeDrafting:
         """Begin a text with an empty cache of its own; the target's is not looked at."""

@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,25 @@ def compiled_kernels() -> None:
     """Compile before the first test, so that no test sees the note that says so."""
     if not MUTANT:
         operations("numba").warm_up(np.dtype(np.float32))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mutants come last: their children work beside all other tests."""
+    items.sort(key=lambda item: item.path.stem == "test_mutants")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def verdicts(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, compiled_kernels: None
+) -> Iterator[dict[Any, Future[Any]]]:
+    """What test_mutants.py makes of each mutant that is asked for: a child a core, from the first test on."""
+    items = [item for item in request.session.items if item.path.stem == "test_mutants" and hasattr(item, "callspec")]
+    folder = tmp_path_factory.mktemp("numba")
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        mutants = [(item.callspec.params["mutant"], item.module) for item in items]  # type: ignore[attr-defined]
+        around = dict(os.environ)  # now: tests change it
+        yield {mutant: pool.submit(module.run, mutant, folder, around) for mutant, module in mutants}
+        pool.shutdown(cancel_futures=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,8 +11,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
@@ -437,11 +436,11 @@ MUTANTS = [
 ]  # fmt: skip
 
 
-def run(mutant: Mutant, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The named test in a child process, on the broken module."""
+def run(mutant: Mutant, folder: Path, around: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """The named test in a child process, on the broken module. around: the environment variables."""
     change = {"module": f"minispec.{mutant.module}", "old": mutant.old, "new": mutant.new}
-    environment = os.environ | {"MINISPEC_MUTANT": json.dumps(change)}
-    environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = around | {"MINISPEC_MUTANT": json.dumps(change)}
+    environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), *filter(None, [around.get("PYTHONPATH")])])
     if mutant.module.startswith("kernels"):
         # What is kept elsewhere was compiled from the right source, or from another mutant's.
         environment["NUMBA_CACHE_DIR"] = str(folder / str(crc32(mutant.name.encode())))
@@ -452,18 +451,6 @@ def run(mutant: Mutant, folder: Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "pytest", *options, str(TESTS / mutant.caught_by)],
         cwd=TESTS.parent, env=environment, capture_output=True, text=True, encoding="utf-8", timeout=300,
     )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def verdicts(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[Mutant, Future[subprocess.CompletedProcess[str]]]]:
-    """One child a core, for the mutants that are asked for."""
-    folder = tmp_path_factory.mktemp("numba")
-    asked = [item.callspec.params.get("mutant") for item in request.session.items if hasattr(item, "callspec")]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield {mutant: pool.submit(run, mutant, folder) for mutant in MUTANTS if mutant in asked}
-        pool.shutdown(cancel_futures=True)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
@@ -479,7 +466,7 @@ def test_the_suite_catches(mutant: Mutant, verdicts: dict[Mutant, Future[subproc
 def test_a_change_that_changes_nothing_is_not_caught(tmp_path: Path) -> None:
     """Else the mutants would be red for a reason of their own."""
     same = Mutant("", "speculative", "return excess / total if", "return excess / (total) if", LAW)
-    child = run(same, tmp_path)
+    child = run(same, tmp_path, dict(os.environ))
     assert child.returncode == 0, child.stdout + child.stderr
     assert "1 passed" in child.stdout
 

@@ -61,6 +61,7 @@ class Method:
     files: Callable[[Settings, str | None], list[Path]] = _no_files
     copy: str | None = None
     training: str = "none"
+    weights: bool = False
 
     @property
     def needs_argument(self) -> bool:

@@ -164,14 +164,14 @@ def load_table(path: Path, tokenizer: Tokenizer) -> NgramTable:
         about = json.loads((header.get("__metadata__") or {}).get("about", "{}"))
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror or error}): {REMEDY}") from None
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, ValueError, KeyError, RecursionError) as error:  # KeyError: a dtype that NumPy has not
         raise ValueError(f"{path} is no complete safetensors file ({' '.join(str(error).split())}): {REMEDY}") from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise ValueError(f"{path} is no n-gram table of this version: {REMEDY}")
     if about.get("vocabulary") != tokenizer.fingerprint:
         raise ValueError(f"{path} is the n-gram table of another vocabulary than the target's: {REMEDY}")
     levels = tuple(_level(path, tensors, n, tokenizer.n_vocab) for n in range(len(tensors) // 3))
-    if not levels or len(levels[0].keys) != 1 or len(levels) * bits_of(tokenizer.n_vocab) > 64:
+    if not levels or levels[0].keys.tolist() != [0] or len(levels) * bits_of(tokenizer.n_vocab) > 64:
         raise ValueError(f"{path} lacks the empty context, or has too long ones: {REMEDY}")
     return NgramTable(tokenizer.n_vocab, levels)
 
@@ -184,6 +184,7 @@ def _level(path: Path, tensors: Mapping[str, NDArray[Any]], n: int, n_vocab: int
         raise ValueError(f"{path} lacks {error}: {REMEDY}") from None
     sound = keys.ndim == 1 and keys.shape == tokens.shape == shares.shape
     kinds = keys.dtype == np.int64 and tokens.dtype.kind in "iu" and shares.dtype == np.float16
-    if not (sound and kinds and (keys[1:] > keys[:-1]).all() and (tokens < n_vocab).all() and (tokens >= 0).all()):
+    found = sound and kinds and (keys[1:] > keys[:-1]).all() and (tokens < n_vocab).all() and (tokens >= 0).all()
+    if not (found and (shares >= 0).all() and (shares <= 1).all()):  # nor NaN
         raise ValueError(f"{path} is damaged at the contexts of {n} tokens: {REMEDY}")
     return Level(keys, tokens.astype(np.int32), shares)

@@ -470,7 +470,8 @@ def check_draft(draft: Draft, n_guess: int, n_vocab: int) -> None:
     """Raise ValueError for a draft that is too long, is no tree, or whose tokens or laws are of another vocabulary."""
     parents = draft.parents
     if parents is not None and not (
-        len(parents) == len(draft.tokens) and all(-1 <= parent < i for i, parent in enumerate(parents))
+        len(parents) == len(draft.tokens)
+        and all(isinstance(parent, int | np.integer) and -1 <= parent < i for i, parent in enumerate(parents))
     ):
         raise ValueError(
             f"the parents of {len(draft.tokens)} guesses are {list(parents)!r:.80}: give for each the number of an "

@@ -189,13 +189,18 @@ def joint_law(pair: Pair, rng: Rng) -> int:
     n_draft = int(rng.integers(1, 3 if pair.has_trees else 5))
     n_new = 3 if n_draft < 3 else n_draft + 1
     drafter = SmallModelDrafter(Blurred(pair.target)) if pair.drafter is None else pair.drafter
-    seen = sees_target(drafter)  # then every path takes real passes, and there should be few
+    seen = takes_real_passes(drafter)  # all paths do then, and there should be few
     sampling = Sampling(round(float(rng.uniform(0.5, 1.5)), 3), top_k=3 if n_new == 3 and not seen else 2)
     prompt = random_prompt(pair, rng, longest=12)
     if not models_of(drafter):
         prompt += prompt[: len(prompt) // 2]  # such as those who copy find something in
     one_block = seen or n_draft > 2 or pair.has_trees
     return walk(pair, prompt, sampling, drafter, n_draft, n_new, getattr(drafter, "judge", "token"), one_block)
+
+
+def takes_real_passes(drafter: Drafter) -> bool:
+    """Whether it needs the target's real cache, or a model whose outputs are not the laws of its guesses."""
+    return sees_target(drafter) or any(model.n_vocab != drafter.n_vocab for model in models_of(drafter))
 
 
 def law_of_blocks_and_trees(pair: Pair, rng: Rng) -> int:
@@ -217,7 +222,7 @@ def walk(
     """All outcomes of the loop with this drafter; returns how many there are."""
     options: Any = {"n_draft": n_draft, "sampling": AsTheyAre(), "verification": verification}
     remembered = target = Remembered(pair.target, sampling)
-    if sees_target(drafter):  # it needs a real cache, and so real passes
+    if takes_real_passes(drafter):
         target, options["sampling"] = pair.target, sampling  # type: ignore[assignment]
         n_new += 1  # before the first it has seen nothing, and may guess nothing
     else:

@@ -115,7 +115,7 @@ class Checkpoint(Mapping[str, Floats]):
         if "wte.weight" not in stored and "lm_head.weight" in stored and may_be_tied:
             stored["wte.weight"] = stored.pop("lm_head.weight")
         _check_layers(folder, config.n_layer, stored)
-        shapes = _shapes(config)
+        shapes = shapes_of(config)
         if "lm_head.weight" in stored or not may_be_tied:
             shapes["lm_head.weight"] = shapes["wte.weight"]
         self._tensors = {name: _checked(folder, stored, name, shape) for name, shape in shapes.items()}
@@ -157,7 +157,7 @@ class Checkpoint(Mapping[str, Floats]):
         return len(self._tensors)
 
 
-def _shapes(config: GPT2Config) -> dict[str, tuple[int, ...]]:
+def shapes_of(config: GPT2Config) -> dict[str, tuple[int, ...]]:
     """Every tensor that a tied checkpoint has, with its shape; weights are [n_in, n_out]."""
     n_embd, n_inner = config.n_embd, config.n_inner
     shapes: dict[str, tuple[int, ...]] = {"wte.weight": (config.n_vocab, n_embd), "wpe.weight": (config.n_ctx, n_embd)}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import toys
-from checkpoints import TINY
+from checkpoints import TINY, safetensors_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -284,6 +284,10 @@ def test_damaged_tables_are_refused_in_one_line(table_file: Path) -> None:
         "lacks 'shares.0'": save({k: v for k, v in tensors.items() if k != "shares.0"}, header),
         "damaged at the contexts of 1 ": save(tensors | {"keys.1": keys[::-1].copy()}, header),
         "damaged at the contexts of 0 ": save(tensors | {"tokens.0": np.array([4], np.uint16)}, header),
+        "damaged at the contexts of 0 tokens": save(tensors | {"shares.0": np.array([np.nan], np.float16)}, header),
+        "lacks the empty context, or": save(tensors | {"keys.0": np.array([1])}, header),
+        "recursion": save(tensors, {"about": "[" * 100_000}),
+        "F8_E5M2": safetensors_bytes({"keys.0": ("F8_E5M2", (1,), b"\0")}, header),
         "lacks the empty context": save({}, header),
     }
     for said, bad in broken.items():

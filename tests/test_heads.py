@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -96,10 +97,16 @@ def test_drafters_on_what_the_target_has_seen_by_name(draft: str, tmp_path: Path
     settings = Settings(draft=draft, max_new_tokens=12, num_draft_tokens=2)
     pair = open_pair(settings, target)
     ids = pair.tokenizer.encode("Once upon a time")
-    steps = [list(decode(settings, pair, ids, plain=plain)) for plain in (True, False)]
-    assert ids_of(steps[0]) == ids_of(steps[1])
-    assert any(step.drafted for step in steps[1])
+    plain, steps = (list(decode(settings, pair, ids, plain=plain)) for plain in (True, False))
+    assert ids_of(plain) == ids_of(steps)
+    assert any(step.drafted for step in steps)
     assert measure_costs(pair.target, pair.drafter, turns=1, rows=(2,)).guess >= 0
+    if not draft.startswith("medusa"):
+        for name in (draft, f"suffix+{draft}"):
+            beside = replace(settings, draft=name, schedule="overlapped")
+            steps = list(decode(beside, open_pair(beside, target), ids))
+            assert ids_of(steps) == ids_of(plain)
+            assert any(step.drafted for step in steps)
     other = open_pair(replace(settings, weights="int8"))  # a copy of the target: the same heads are its own
     assert any(step.drafted for step in decode(settings, other, ids))
 
@@ -123,18 +130,31 @@ def test_a_draft_that_cannot_be_is_one_line(draft: str, said: str) -> None:
 
 def test_damaged_heads_are_refused_in_words(tmp_path: Path) -> None:
     target, path = tiny_model(TINY), tmp_path / "x.safetensors"
+    none = {"weight": np.zeros((0, 32, 32), np.float32), "bias": np.zeros((0, 32), np.float32)}
+    write_heads(path, "medusa", target, none)
+    with pytest.raises(ValueError, match="has no heads: train it again"):
+        MedusaDrafter(target, read_heads(path, "medusa", target))
     for change in ({"weight": np.zeros((3, 32, 31), np.float32)}, {"bias": np.zeros((2, 32), np.float32)}):
         write_heads(path, "medusa", target, medusa_tensors(TINY) | change)
         with pytest.raises(ValueError, match=r"has shape .* but must have"):
             MedusaDrafter(target, read_heads(path, "medusa", target))
     tensors, told = parallel_parts(TINY)
-    for metadata in ({"masks": "x"}, {"config": "{}"}, {"config": "["}, {"masks": "1"}, {"masks": "-3"}):
+    told_sizes = json.loads(told["config"])
+    odd: list[dict[str, Any]] = [{"n_head": 0}, {"n_head": 3}, {"n_vocab": "97"}, {"n_layer": 10**9}, {"n_ctx": 32.0}]
+    odd += [{"layer_norm_epsilon": "x"}, {"layer_norm_epsilon": -1.0}, {"scale_attn_weights": "no"}]
+    shapes = [{"config": json.dumps(told_sizes | change)} for change in odd]
+    shapes += [{"config": config} for config in ("{}", "[", "[" * 100_000)]
+    for metadata in (*shapes, *({"masks": masks} for masks in ("x", "1", "-1", "-3"))):
         write_heads(path, "parallel", target, tensors, **told | metadata)
         with pytest.raises(ValueError, match=r"train it again|guesses \d+ tokens"):
             ParallelDrafter.of(target, read_heads(path, "parallel", target))
+    for name in tensors:  # compiled code would read past its end
+        write_heads(path, "parallel", target, tensors | {name: tensors[name][..., :1]}, **told)
+        with pytest.raises(ValueError, match=f"{name} has shape .* but must have"):
+            ParallelDrafter.of(target, read_heads(path, "parallel", target))
     del tensors["h.1.ln_2.bias"]
     write_heads(path, "parallel", target, tensors, **told)
-    with pytest.raises(ValueError, match=r"not complete .*ln_2\.bias.*train it again"):
+    with pytest.raises(ValueError, match=r"lacks h\.1\.ln_2\.bias.*train it again"):
         ParallelDrafter.of(target, read_heads(path, "parallel", target))
 
 

@@ -17,12 +17,13 @@ import toys
 from checkpoints import TINY
 from test_verify import Letters
 
+from minispec.commands.shared import hints
 from minispec.costs import file_of
 from minispec.drafters import CombinedDrafter, NgramDrafter, PromptLookupDrafter, SmallModelDrafter, SuffixDrafter
 from minispec.drafters.models import describe, models_of
 from minispec.drafters.ngram import FILE, table_of
 from minispec.hub import find_model
-from minispec.methods import METHODS, help_lines, is_lossy, is_model, models_in, parts_of, usage
+from minispec.methods import METHODS, help_lines, is_lossy, is_model, models_in, parts_of, takes_draft_weights, usage
 from minispec.prompts import Prompt
 from minispec.session import Pair, Settings, open_pair
 from minispec.speculative import Draft
@@ -270,6 +271,15 @@ def test_a_key_knows_the_method_and_the_bytes_of_its_table(tmp_path: Path) -> No
 def test_draft_weights_are_for_models_alone() -> None:
     jobs = make_jobs(Settings(draft_weights="int8"), [Prompt("a")], ["suffix", "suffix+story-draft"], [2], [0.0])
     assert [job.settings.draft_weights for job in jobs] == ["f32", "int8"]
+
+
+def test_draft_weights_are_for_a_model_of_heads_too() -> None:
+    assert [takes_draft_weights(draft) for draft in ("suffix", "medusa", "suffix+parallel", "story-draft", None)] == [
+        False, False, True, True, False,
+    ]  # fmt: skip
+    asked = Settings(draft="suffix+parallel:x", draft_weights="int8")
+    assert asked.as_json()["draft_weights"] == "int8"
+    assert not list(hints(asked, ""))
 
 
 def test_draft_weights_without_a_model_are_noted(run: Any) -> None:

@@ -197,6 +197,14 @@ def test_what_does_not_fit_is_refused_in_one_line(kind: str) -> None:
     make = MTPDrafter if kind == "mtp" else EagleDrafter
     with pytest.raises(ValueError, match="they belong to another"):
         make(tiny_model(ODD), drafter_tensors(kind, target))
+    tensors = drafter_tensors(kind, target)
+    for name in ("tokens", "depths", "embed.weight", "h.0.mlp.c_fc.bias", "n_head", "h.0.attn.c_q.bias"):
+        if name in tensors and (kind, name) != ("mtp", "n_head"):
+            with pytest.raises(ValueError, match=r"misshapen|must be|belong to another"):
+                make(target, tensors | {name: np.ones((), np.float32)})
+    for name, wrong in (("tokens", -1e6), ("tokens", -1.0), ("tokens", 0.5), ("depths", -1.0)):
+        with pytest.raises(ValueError, match=f"{name} are no whole numbers from 0 up"):
+            make(target, tensors | {name: np.r_[np.float32(wrong), tensors[name][1:]]})
     if kind == "mtp":
         tensors = drafter_tensors(kind, target)
         tensors |= {f"h.{i}.attn.c_q.{part}": tensors[f"h.{i}.attn.c_q.{part}"][..., :20] for i in (0, 1)

@@ -26,7 +26,7 @@ from scipy import stats
 from strategies import Case, cases, mixed, row_pairs, samplings
 from test_exactness import AnyNoise, Outcome, differences, targets_law
 
-from minispec.drafters import SmallModelDrafter
+from minispec.drafters import SmallModelDrafter, SmallModelTreeDrafter
 from minispec.enumeration import InTurn, Script, law
 from minispec.gumbel import Gumbel
 from minispec.model import _passes
@@ -544,6 +544,12 @@ class Chatty(toys.Guesses):
 
     def draft(self, *_: Any) -> Draft:
         return Draft([0] * 9, [self.one_hot[0]] * 9)
+
+
+def test_a_tree_is_refused() -> None:
+    drafter = SmallModelTreeDrafter(toys.tiny_model(TINY, 1), (2, 2))
+    with pytest.raises(ValueError, match="judges chains, and the drafter guesses trees: draft sequentially"):
+        list(speculate_overlapped(toys.tiny_model(TINY), drafter, [1, 2], max_new_tokens=30, sampling=ANY))
 
 
 def test_a_drafter_that_looks_at_the_targets_cache_is_refused() -> None:

@@ -22,11 +22,22 @@ from checkpoints import TINY
 from heads_files import medusa_tensors, parallel_parts, write_heads
 from hypothesis import given
 from hypothesis import strategies as st
+from small_heads import drafter_on
 from strategies import samplings
+from test_verify import Letters
 from toys import ODD, tiny_model
 
 from minispec.batch import speculate_batch
-from minispec.drafters import EarlyExitDrafter, MedusaDrafter, ParallelDrafter, SmallModelDrafter
+from minispec.drafters import (
+    CombinedDrafter,
+    EagleTreeDrafter,
+    EarlyExitDrafter,
+    MedusaDrafter,
+    ParallelDrafter,
+    SmallModelDrafter,
+    SmallModelTreeDrafter,
+    SuffixDrafter,
+)
 from minispec.drafters.marginals import draw_each, level_order, of_widths
 from minispec.enumeration import Script, law
 from minispec.gumbel import Gumbel
@@ -36,9 +47,12 @@ from minispec.model import GPT2, GPT2Config
 from minispec.plain import generate
 from minispec.reference import quantise
 from minispec.sampling import Sampling
+from minispec.session import Pair
 from minispec.speculative import Dice, Draft, Step, always, speculate
 from minispec.trees import depths
 from minispec.typical import judge_typical, likely_enough
+from minispec.verify_laws import same_law
+from minispec.verify_texts import same_bits, same_text
 
 BACKENDS = ["numba", "numpy"]
 METHODS = ["early-exit", "medusa", "medusa-tree", "parallel"]
@@ -384,3 +398,27 @@ def test_each_row_is_a_law_of_its_own_place() -> None:
         assert len(draw_each(rows, 17, ANY, Dice(0), always).tokens) == 2
     rows[2] = -np.inf
     assert len(draw_each(rows, 17, ANY, Dice(0), always).tokens) == 2
+
+
+# --- verify ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [*METHODS, "suffix+parallel", "eagle-tree", "suffix+tree"])
+def test_verify_finds_nothing_in_what_is_right(method: str) -> None:
+    """Whatever the drafter is made of: further tokens in its model, trees inside of it."""
+    target = target_for(TINY)
+    if method == "eagle-tree":
+        target, inner = drafter_on("eagle", target)
+        drafter: Any = EagleTreeDrafter(inner)
+    elif method == "suffix+tree":
+        drafter = CombinedDrafter([SuffixDrafter(TINY.n_vocab), SmallModelTreeDrafter(tiny_model(TINY, 1), (2, 1))])
+    else:
+        drafter = drafter_for(method.removeprefix("suffix+"), target)
+        drafter = CombinedDrafter([SuffixDrafter(TINY.n_vocab), drafter]) if "+" in method else drafter
+    pair = Pair(target, Letters(TINY.n_vocab), drafter)  # type: ignore[arg-type]
+    assert pair.has_trees == ("tree" in method)
+    for seed in range(6):  # of which some judge by block, and some guess a tree
+        for sampled in (False, True):
+            assert same_text(pair, np.random.default_rng(seed), sampled)["guesses"] > 0
+        same_bits(pair, np.random.default_rng(seed))
+    assert same_law(pair, np.random.default_rng(0))["probabilities"] > 0

@@ -343,6 +343,8 @@ def test_a_target_that_knows_no_trees_is_refused() -> None:
         (Draft([0, 1], [np.eye(3)[0]] * 2, [-1]), "the parents of 2 guesses are"),
         (Draft([0, 1], [np.eye(3)[0]] * 2, [1, -1]), r"are \[1, -1\]: give for each the number of an earlier one"),
         (Draft([0] * 5, [np.eye(3)[0]] * 5, [-1, 0, 1, 2, 3]), "guessed 5 tokens where 4"),
+        (Draft([0], [np.eye(3)[0]], ["x"]), r"are \['x'\]: give for each the number"),  # type: ignore[list-item]
+        (Draft([0], [np.eye(3)[0]], [-1.0]), r"are \[-1.0\]: give for each the number"),  # type: ignore[list-item]
     ],
 )
 def test_a_draft_that_is_no_tree_is_refused(draft: Draft, message: str) -> None:

@@ -47,6 +47,8 @@ class MedusaDrafter:
         check_parents(tree, len(tree))
         n_embd = target.config.n_embd
         weight = heads.shaped("weight", -1, n_embd, n_embd)
+        if not len(weight):
+            raise ValueError(f"{heads.path} has no heads: train it again")
         bias = heads.shaped("bias", len(weight), n_embd)
         self.target, self.path, self.tree = target, heads.path, level_order(tree)
         self.n_guess = len(weight)

@@ -152,7 +152,7 @@ def count_queries(target: GPT2, tensors: Tensors) -> int:
     """How many numbers a query of all heads has. Raises ValueError for tensors that do not fit."""
     n_small, _, n_inner = sizes(target, tensors)
     c, d_head = target.config, target.config.n_embd // target.config.n_head
-    n_query = len(tensors["h.0.attn.c_q.bias"]) if "h.0.attn.c_q.bias" in tensors else 0
+    n_query = tensors["h.0.attn.c_q.bias"].size if "h.0.attn.c_q.bias" in tensors else 0
     if not 1 <= n_query // d_head <= c.n_head or n_query % d_head:
         raise ValueError(
             f"these heads have queries of {n_query} numbers, and the target has {c.n_head} heads of {d_head}: they "

@@ -127,8 +127,11 @@ def sizes(target: GPT2, tensors: Tensors) -> tuple[int, int, int]:
     Raises ValueError for tensors that are not there, and for what cannot have been trained on this target.
     """
     for name in ("embed.weight", "tokens", "depths", "h.0.mlp.c_fc.bias"):
-        if name not in tensors or not tensors[name].size:
-            raise ValueError(f"{name} is missing: these heads are damaged, train them again")
+        if name not in tensors or not tensors[name].size or tensors[name].ndim != 1 + (name == "embed.weight"):
+            raise ValueError(f"{name} is missing or misshapen: these heads are damaged, train them again")
+    for name in ("tokens", "depths"):
+        if (tensors[name] < 0).any() or (tensors[name] % 1).any():
+            raise ValueError(f"{name} are no whole numbers from 0 up: these heads are damaged, train them again")
     n_embd, deepest, last = len(tensors["embed.weight"]), int(max(tensors["depths"])), int(max(tensors["tokens"]))
     c = target.config
     if n_embd != c.n_embd or deepest > c.n_layer or last >= c.n_vocab:

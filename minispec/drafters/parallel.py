@@ -23,6 +23,7 @@ from minispec.drafters.small_model import SmallModelDrafter, SmallModelDrafting
 from minispec.heads import Heads
 from minispec.model import GPT2, GPT2Config
 from minispec.speculative import Choices, Draft, GoOn, Sampler, Target, always
+from minispec.weights import shapes_of
 
 
 class ParallelDrafter(SmallModelDrafter):
@@ -39,19 +40,18 @@ class ParallelDrafter(SmallModelDrafter):
     def of(cls, target: GPT2, heads: Heads, stored: str = "f32") -> ParallelDrafter:
         """The drafter of a heads file. Raises ValueError for one that is damaged or of another vocabulary."""
         try:
-            config = GPT2Config(**json.loads(heads.metadata["config"]))
+            config = config_of(json.loads(heads.metadata["config"]))
             n_mask = int(heads.metadata["masks"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"{heads.path} does not tell its model's shape ({error!r:.80}): train it again") from None
         if config.n_vocab - n_mask != target.n_vocab:
             raise ValueError(f"{heads.path} guesses {config.n_vocab - n_mask} tokens, the target has {target.n_vocab}")
-        for name, shape in {"wte.weight": (config.n_vocab, config.n_embd), "wpe.weight": (config.n_ctx, -1)}.items():
-            heads.shaped(name, *shape)
-        tensors = {name: heads[name] for name in heads.stored}
-        try:
-            return cls(GPT2(config, tensors, target.backend, stored), n_mask)
-        except (KeyError, IndexError) as error:
-            raise ValueError(f"{heads.path} is not complete ({error!r:.80}): train it again") from None
+        if config.n_layer > len(heads.stored):
+            raise ValueError(f"{heads.path} has not the {config.n_layer} layers that it tells of: train it again")
+        shapes = shapes_of(config)  # compiled code does not look
+        shapes |= {"lm_head.weight": shapes["wte.weight"]} if "lm_head.weight" in heads.stored else {}
+        tensors = {name: heads.shaped(name, *shape) for name, shape in shapes.items()}
+        return cls(GPT2(config, tensors, target.backend, stored), n_mask)
 
     def __repr__(self) -> str:
         return f"<parallel, {self.n_mask} masks>"
@@ -68,6 +68,18 @@ class ParallelDrafter(SmallModelDrafter):
     def start(self, cache: Any = None) -> ParallelDrafting:
         """Begin a text with an empty cache of its own; the target's is not looked at."""
         return ParallelDrafting(self.model, self.n_vocab)
+
+
+def config_of(told: Any) -> GPT2Config:
+    """A shape as a file tells it. Raises TypeError or ValueError for what is none: see `weights.read_config`."""
+    c = GPT2Config(**told)
+    sizes = c.n_layer, c.n_head, c.n_embd, c.n_ctx, c.n_vocab, c.n_inner
+    if not all(type(size) is int and 0 < size < 2**31 for size in sizes) or c.n_embd % c.n_head:
+        raise ValueError(f"sizes {sizes!r:.60}")
+    scales = c.scale_attn_weights, c.scale_attn_by_inverse_layer_idx
+    if not (isinstance(c.layer_norm_epsilon, float) and 0 < c.layer_norm_epsilon < 1) or {*map(type, scales)} != {bool}:
+        raise ValueError(f"epsilon {c.layer_norm_epsilon!r:.20}, scales {scales!r:.30}")
+    return c
 
 
 class ParallelDrafting(SmallModelDrafting):

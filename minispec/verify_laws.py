@@ -142,12 +142,13 @@ class AsTheyAre:
 
     def probs(self, logits: NDArray[Any], position: int) -> Probs:
         """The logits. A part of a law is rescaled; where nothing is left, the first token that may be is certain."""
-        possible = logits > -np.inf
-        total = logits[possible].sum()
-        if total > 0:
-            return logits if possible.all() and abs(total - 1) < TOLERANCE else np.where(possible, logits, 0) / total
-        first: Probs = (np.arange(len(logits)) == possible.argmax()).astype(float)
-        return first
+        if abs(logits.sum() - 1) < TOLERANCE:
+            return logits
+        left: Probs = np.maximum(logits, 0)
+        if not left.any():
+            left[(logits > -np.inf).argmax()] = 1
+        law: Probs = left / left.sum()
+        return law
 
 
 def same_law(pair: Pair, rng: Rng, top_k: int = 0) -> Counts:

@@ -548,7 +548,7 @@ class Chatty(toys.Guesses):
 
 def test_a_tree_is_refused() -> None:
     drafter = SmallModelTreeDrafter(toys.tiny_model(TINY, 1), (2, 2))
-    with pytest.raises(ValueError, match="judges chains, and the drafter guesses trees: draft sequentially"):
+    with pytest.raises(ValueError, match="guesses trees, and a block that waits is a chain"):
         list(speculate_overlapped(toys.tiny_model(TINY), drafter, [1, 2], max_new_tokens=30, sampling=ANY))
 
 

@@ -56,7 +56,10 @@ def every_draft(target: str) -> list[str]:
 def time_drafters(
     settings: Settings, drafts: Sequence[str], n_draft: int, say: Callable[[str], None], quiet: bool
 ) -> tuple[list[DrafterRow], list[str]]:
-    """A row for each draft, one for each that can branch as a tree, and notes on those that cannot be had."""
+    """A row for each draft, one for each that can branch as a tree, and notes on those that cannot be had.
+
+    Raises ValueError where none can.
+    """
     target = open_pair(replace(settings, draft="none")).target
     prompts = [prompt.text for prompt in first_of_each_kind(built_in_prompts(), OF_EACH_KIND)]
     rows, notes = [], []
@@ -72,6 +75,8 @@ def time_drafters(
                 break
             say(f"writing with {draft}{' as a tree' if tree else ''} ...")
             rows.append(drafter_row(one, pair, prompts, n_draft))
+    if not rows:
+        raise ValueError(f"none of these drafters can be had; {notes[0]}")
     return rows, notes
 
 

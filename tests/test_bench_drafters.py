@@ -51,6 +51,7 @@ def test_the_table_says_what_the_rows_do(run: Any) -> None:
     [
         (["--drafters", "sufix"], "did you mean suffix?"),
         (["--drafters", "medusa"], "has no medusa heads"),
+        (["--drafters", "medusa,eagle"], "none of these drafters can be had; medusa is left out: story-target has"),
         (["--drafters", "suffix", "--only", "short"], "--drafters is a part of its own"),
         (["--only", "drafters"], "add --drafters"),
     ],
@@ -70,6 +71,18 @@ def test_a_drafter_that_changes_the_text_is_no_row(run: Any, monkeypatch: pytest
     status, _, err = run("bench", "-q", "--drafters", "suffix", "-n", "8")
     assert status != 0
     assert "another text than plain decoding" in err
+
+
+def test_what_else_is_asked_for_is_measured_too() -> None:
+    from minispec.commands.bench import default_parts
+
+    options: dict[str, Any] = {"drafters": "suffix", "accepts": None, "against": (), "batches": ()}
+    assert default_parts(options) == ["drafters"]
+    assert default_parts(options | {"batches": (2,), "against": ("transformers",)}) == [
+        "end-to-end",
+        "drafters",
+        "batch",
+    ]
 
 
 def test_every_method_is_among_all_drafts() -> None:

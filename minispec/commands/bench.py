@@ -159,7 +159,8 @@ def drafts_of(asked: str | None, target: str) -> list[str]:
 def default_parts(options: dict[str, Any]) -> list[str]:
     """Predictions are what several chances are for, drafters what a list of them is; else everything but these."""
     if options["drafters"] is not None:
-        return ["drafters"]
+        asked = {"end-to-end": options["against"], "drafters": True, "batch": options["batches"]}
+        return [part for part, wanted in asked.items() if wanted]
     several = len(options["accepts"] or ()) > 1
     return [part for part in PARTS if (part == "prediction") == several]
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from minispec.hub import BOX, SHORT_NAMES, find_model, names_a_model
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from minispec.tokenizer import Tokenizer
 
 LIST = "minispec generate --help lists the methods"
+NAMES, WIDE = 24, 76  # columns of a help text: of names, and of all
 
 
 def _no_taps(target: GPT2, argument: str | None) -> tuple[int, ...]:
@@ -373,6 +375,14 @@ def usage(name: str) -> str:
 
 
 def help_lines() -> Iterator[str]:
-    """A line for each method."""
+    """What each method is, in lines of a help text: its name, and beside it what it does."""
     for name, method in METHODS.items():
-        yield f"{usage(name)}: {method.about}{' (lossy: another law than the target)' * method.lossy}"
+        about = f"{method.about}{' (lossy: another law than the target)' * method.lossy}"
+        head, *more = wrap(about, WIDE - NAMES)
+        yield f"{usage(name):{NAMES}}{head}"
+        yield from (f"{'':{NAMES}}{line}" for line in more)
+
+
+def epilog() -> str:
+    """The methods as the end of a command's help, in lines of their own."""
+    return "\n".join(["\b", "Methods of -d:", *(f"  {line}" for line in help_lines())])

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import click
 
 from minispec.cores import count_cores
-from minispec.methods import help_lines
 from minispec.session import AUTO, SCHEDULES, Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -99,9 +98,9 @@ PAIR_OPTIONS = [
                  help="The model whose text is written: story-target, gpt2-medium, a hub id or a folder."),
     click.option("-d", "--draft", "--draft-model", metavar="NAME|METHOD|none",
                  help="What guesses: a smaller model, or a method; none for plain decoding. With +, as in "
-                 "prompt-lookup+story-draft, the first that proposes anything drafts the round. Methods: "
-                 f"{'; '.join(help_lines())}.  [default: story-draft for story-target, distilgpt2 for gpt2, gpt2 for "
-                 "the larger ones]"),
+                 "prompt-lookup+story-draft, the first that proposes anything drafts the round. Methods: see minispec "
+                 "generate --help.  [default: story-draft for story-target, distilgpt2 for gpt2, gpt2 for the larger "
+                 "ones]"),
 ]
 FILTER_OPTIONS = [
     click.option("--top-k", type=Number(int), default=DEFAULTS.top_k, show_default=True, metavar="N",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from minispec.commands.shared import given, note, output_format
-from minispec.methods import takes_draft_weights
+from minispec.methods import epilog, takes_draft_weights
 from minispec.options import (
     DEFAULTS,
     MACHINE_OPTIONS,
@@ -72,7 +72,7 @@ MEASURE_OPTIONS = [
 # fmt: on
 
 
-@click.command(short_help="What do passes cost here, and what does speculation make of it?")
+@click.command(short_help="What do passes cost here, and what does speculation make of it?", epilog=epilog())
 @with_options(PAIR_OPTIONS, MADE_UP_OPTIONS, MEASURE_OPTIONS, [TREE_OPTION], MACHINE_OPTIONS, OUTPUT_OPTIONS)
 @click.pass_context
 def bench(context: click.Context, /, **options: Any) -> None:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from minispec.commands.shared import note, prepare, text_of
+from minispec.methods import epilog
 from minispec.options import Number, read_prompt, settings_from, shared_options
 
 if TYPE_CHECKING:
     from minispec.trace import Run
 
 
-@click.command(short_help="Plain and speculative: same text? how much faster?")
+@click.command(short_help="Plain and speculative: same text? how much faster?", epilog=epilog())
 @shared_options
 @click.option("--repetitions", type=Number(int, 1), default=5, show_default=True, metavar="N",
               help="Times each way is run, in turn; the medians count.")  # fmt: skip

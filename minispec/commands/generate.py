@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from minispec.commands.shared import check_room, hints, load, note, prepare, prices, text_of
+from minispec.methods import epilog
 from minispec.options import Number, read_prompt, settings_from, shared_options, use_color
 from minispec.session import AUTO
 from minispec.user_path import user_path
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from minispec.session import Settings
 
 
-@click.command(short_help="Write text after PROMPT.")
+@click.command(short_help="Write text after PROMPT.", epilog=epilog())
 @shared_options
 @click.option("--together", type=Number(int, 1), default=8, show_default=True, metavar="N",
               help="Of the texts of --prompts, so many at a time; each has a cache of its own.")  # fmt: skip

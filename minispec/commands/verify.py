@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from minispec.commands.shared import load, note
+from minispec.methods import epilog
 from minispec.options import (
     CHECKS,
     OUTPUT_OPTIONS,
@@ -22,7 +23,7 @@ from minispec.options import (
 )
 
 
-@click.command(short_help="Is the text exact, on this machine, with this pair?")
+@click.command(short_help="Is the text exact, on this machine, with this pair?", epilog=epilog())
 @with_options(PAIR_OPTIONS, [TREE_OPTION], RUN_OPTIONS, OUTPUT_OPTIONS)
 @click.option(
     "--coupling",

@@ -38,6 +38,7 @@ from typing import Any
 import numpy as np
 
 from minispec.drafters.on_features import (
+    FeatureDrafter,
     Floats,
     Tensors,
     Ways,
@@ -45,10 +46,8 @@ from minispec.drafters.on_features import (
     guess,
     layer_shapes,
     outputs,
-    read_ways,
     sizes,
 )
-from minispec.heads import Heads
 from minispec.kv_cache import check_taps
 from minispec.model import GPT2, GPT2Config
 from minispec.speculative import Choices, Draft, GoOn, Sampler, always
@@ -61,22 +60,14 @@ def three_depths(n_layer: int) -> tuple[int, ...]:
     return tuple(sorted({(n_layer + 1) // 3, (2 * n_layer + 1) // 3, n_layer}))
 
 
-class EagleDrafter:
+class EagleDrafter(FeatureDrafter):
     """Drafts with a trained block on the features of `target`."""
 
     def __init__(self, target: GPT2, tensors: Tensors) -> None:
         """Take the tensors of a heads file of either version. Raises ValueError for those of another target."""
         tensors = multiplied_out(target, tensors)
-        self.ways = read_ways(target, tensors)
+        super().__init__(target, tensors)
         self.block = read_block(target, tensors)
-
-    @classmethod
-    def of(cls, target: GPT2, heads: Heads) -> EagleDrafter:
-        """The drafter of a heads file. Raises ValueError for one that is damaged."""
-        try:
-            return cls(target, {name: heads[name] for name in heads.stored})
-        except ValueError as error:
-            raise ValueError(f"{heads.path}: {error}") from None
 
     def describe(self) -> str:
         """What a guess costs depends on this."""
@@ -86,16 +77,6 @@ class EagleDrafter:
         """Compile what a guess needs, or load it from the cache on disk."""
         self.ways.warm_up()
         self.block.warm_up()
-
-    @property
-    def n_vocab(self) -> int:
-        """The target's tokens."""
-        return self.ways.n_vocab
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        """The depths that the target must be tapped at."""
-        return self.ways.depths
 
     def start(self, cache: Any) -> EagleDrafting:
         """Begin a text. Raises ValueError for a target's cache without the features."""

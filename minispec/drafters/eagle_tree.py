@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from minispec.drafters.certain import one_hot
 from minispec.drafters.eagle import EagleDrafter, EagleDrafting
 from minispec.drafters.on_features import Floats
 from minispec.speculative import Choices, Draft, GoOn, Sampler, always
@@ -93,7 +94,8 @@ class EagleTreeDrafting:
         best = sorted(range(len(nodes)), key=lambda i: (-nodes[i].chance, i))[: self.n_node]
         place = {-1: -1} | {node: i for i, node in enumerate(best)}  # a node comes after its parent in either order
         tokens = [nodes[i].token for i in best]
-        return Draft(tokens, one_hot(tokens, self.chain.ways.n_vocab), [place[nodes[i].parent] for i in best])
+        probs = [one_hot(token, self.chain.ways.n_vocab) for token in tokens]
+        return Draft(tokens, probs, [place[nodes[i].parent] for i in best])
 
     def _grow(self, ids: Sequence[int], n_draft: int, go_on: GoOn) -> list[Node]:
         """All tokens that were seen, each after the one that it follows."""
@@ -126,10 +128,3 @@ class EagleTreeDrafting:
             Node(token, float(probs[i]), parent, np.concatenate([rows, ways.again(token, out)]))
             for token, i in zip(tokens, best, strict=True)
         ]
-
-
-def one_hot(tokens: Sequence[int], n_vocab: int) -> list[Any]:
-    """The law of each token that is guessed with certainty."""
-    laws = np.zeros((len(tokens), n_vocab))
-    laws[np.arange(len(tokens)), tokens] = 1
-    return list(laws)

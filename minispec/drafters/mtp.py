@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from minispec.drafters.on_features import (
+    FeatureDrafter,
     Floats,
     Tensors,
     Ways,
@@ -34,31 +35,22 @@ from minispec.drafters.on_features import (
     guess,
     layer_shapes,
     outputs,
-    read_ways,
     sizes,
 )
-from minispec.heads import Heads, packed
+from minispec.heads import packed
 from minispec.kv_cache import check_taps
 from minispec.model import GPT2, one_pass
 from minispec.parameters import QueryWeights
 from minispec.speculative import Choices, Draft, GoOn, Sampler, always
 
 
-class MTPDrafter:
+class MTPDrafter(FeatureDrafter):
     """Drafts with trained layers that look back on the cache of `target`."""
 
     def __init__(self, target: GPT2, tensors: Tensors) -> None:
         """Take the tensors of a heads file. Raises ValueError for those of another target."""
-        self.ways = read_ways(target, tensors)
+        super().__init__(target, tensors)
         self.layers = QueryLayers(target, tensors)
-
-    @classmethod
-    def of(cls, target: GPT2, heads: Heads) -> MTPDrafter:
-        """The drafter of a heads file. Raises ValueError for one that is damaged."""
-        try:
-            return cls(target, {name: heads[name] for name in heads.stored})
-        except ValueError as error:
-            raise ValueError(f"{heads.path}: {error}") from None
 
     def describe(self) -> str:
         """What a guess costs depends on this."""
@@ -69,16 +61,6 @@ class MTPDrafter:
         """Compile what a guess needs, or load it from the cache on disk."""
         self.ways.warm_up()
         self.layers.warm_up()
-
-    @property
-    def n_vocab(self) -> int:
-        """The target's tokens."""
-        return self.ways.n_vocab
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        """The depths that the target must be tapped at."""
-        return self.ways.depths
 
     def start(self, cache: Any) -> MTPDrafting:
         """Begin a text. Raises ValueError for a target's cache without the features."""

@@ -23,13 +23,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from minispec.drafters.small_model import probability
-from minispec.heads import Linear, packed
+from minispec.heads import Heads, Linear, packed
 from minispec.model import GPT2
 from minispec.parameters import BLOCK
 from minispec.reference import layer_norm
@@ -90,6 +90,34 @@ class Ways:
         logits = np.full(self.n_vocab, -np.inf, np.float32)
         logits[self.tokens] = out[: len(self.tokens)]
         return logits
+
+
+class FeatureDrafter:
+    """A drafter on a target's features, from the tensors of a heads file."""
+
+    ways: Ways
+
+    def __init__(self, target: GPT2, tensors: Tensors) -> None:
+        """Raises ValueError for tensors of another target, and for damaged ones."""
+        self.ways = read_ways(target, tensors)
+
+    @classmethod
+    def of(cls, target: GPT2, heads: Heads) -> Self:
+        """The drafter of a heads file. Raises ValueError for one that is damaged."""
+        try:
+            return cls(target, {name: heads[name] for name in heads.stored})
+        except ValueError as error:
+            raise ValueError(f"{heads.path}: {error}") from None
+
+    @property
+    def n_vocab(self) -> int:
+        """The target's tokens."""
+        return self.ways.n_vocab
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """The depths that the target must be tapped at."""
+        return self.ways.depths
 
 
 def guess(

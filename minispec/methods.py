@@ -75,18 +75,18 @@ class Method:
 
 
 def _prompt_lookup(settings: Settings, target: GPT2, tokenizer: Tokenizer, argument: str | None) -> Drafter:
-    from minispec.drafters.prompt_lookup import LONGEST, PLACES, PromptLookupDrafter
+    from minispec.drafters.prompt_lookup import LONGEST, PLACES, SENSIBLE, PromptLookupDrafter
 
     longest, which = LONGEST, PLACES[0]
     for word in argument.split(",") if argument else []:
         if word in PLACES:
             which = word
-        elif word.isascii() and word.isdigit() and 0 < int(word) <= target.n_ctx:
+        elif word.isascii() and word.isdigit() and 0 < int(word) <= SENSIBLE:
             longest = int(word)
         else:
             raise ValueError(
                 f"the draft prompt-lookup:{argument!s:.60} has {word!r:.40}: give the tokens to look for, 1 to "
-                f"{target.n_ctx}, or {' or '.join(PLACES)}, as in prompt-lookup:4,first"
+                f"{SENSIBLE}, or {' or '.join(PLACES)}, as in prompt-lookup:4,first"
             )
     return PromptLookupDrafter(target.n_vocab, longest, which)
 

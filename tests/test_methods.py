@@ -97,7 +97,7 @@ def test_lossy_methods_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
         ("suffix+none", "no model is called 'none'"),
         ("suffix:3", "gives suffix an argument, and it takes none: leave out :3"),
         ("ngram:", "ends in a colon: leave it out, or give ngram[:PATH]"),
-        ("prompt-lookup:0", "has '0': give the tokens to look for, 1 to 512, or recent or first"),
+        ("prompt-lookup:0", "has '0': give the tokens to look for, 1 to 32, or recent or first"),
         ("prompt-lookup:3,last", "has 'last': give the tokens to look for"),
         ("ngram:nowhere.safetensors", "names no file: give one that weights/ngram.py"),
         ("suffix+./nowhere", "nowhere"),

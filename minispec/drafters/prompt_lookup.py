@@ -23,6 +23,7 @@ from typing import Any
 from minispec.drafters.certain import Guess, TextDrafting
 
 LONGEST = 3
+SENSIBLE = 32  # of longest: it takes an entry for each length and token of the text
 PLACES = ("recent", "first")
 
 

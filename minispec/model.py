@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from minispec.cores import count_cores
 from minispec.kv_cache import NO_FEATURES, KVCache
 from minispec.parameters import first_layers, read_weights
-from minispec.speculative import check_count
-from minispec.trees import MOST_NODES, Run, check_parents, depths, lay_out_tree
+from minispec.speculative import check_count, check_parents, depths
+from minispec.trees import MOST_NODES, Run, lay_out_tree
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]

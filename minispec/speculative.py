@@ -112,10 +112,7 @@ class Draft:
         """How far into the text the guesses reach."""
         if self.parents is None:
             return len(self.tokens)
-        deep: list[int] = []
-        for parent in self.parents:
-            deep.append(1 if parent < 0 else deep[parent] + 1)
-        return max(deep, default=0)
+        return max(depths(self.parents), default=0)
 
 
 def always(surety: Callable[[], float]) -> bool:
@@ -466,17 +463,28 @@ def checked_id(token: Any, n_vocab: int) -> int:
     return int(token)
 
 
+def check_parents(parents: Sequence[int], n_guess: int) -> None:
+    """Raise ValueError unless these are the parents of n_guess guesses."""
+    whole = len(parents) == n_guess and all(isinstance(parent, int | np.integer) for parent in parents)
+    if not whole or not all(-1 <= parent < i for i, parent in enumerate(parents)):
+        raise ValueError(
+            f"the parents of {n_guess} guesses are {list(parents)!r:.80}: give for each the number of an earlier one, "
+            "or -1 where it follows the text"
+        )
+
+
+def depths(parents: Sequence[int]) -> list[int]:
+    """How far into the text each guess is: 1 for those that follow it."""
+    deep: list[int] = []
+    for parent in parents:
+        deep.append(1 if parent < 0 else deep[parent] + 1)
+    return deep
+
+
 def check_draft(draft: Draft, n_guess: int, n_vocab: int) -> None:
     """Raise ValueError for a draft that is too long, is no tree, or whose tokens or laws are of another vocabulary."""
-    parents = draft.parents
-    if parents is not None and not (
-        len(parents) == len(draft.tokens)
-        and all(isinstance(parent, int | np.integer) and -1 <= parent < i for i, parent in enumerate(parents))
-    ):
-        raise ValueError(
-            f"the parents of {len(draft.tokens)} guesses are {list(parents)!r:.80}: give for each the number of an "
-            "earlier one, or -1 where it follows the text"
-        )
+    if draft.parents is not None:
+        check_parents(draft.parents, len(draft.tokens))
     if draft.depth > n_guess:
         raise ValueError(f"the drafter guessed {draft.depth} tokens where {n_guess} were asked for")
     for token, probs in zip(draft.tokens, draft.probs, strict=True):

@@ -21,6 +21,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from minispec.speculative import depths
+
 Ints = NDArray[np.int64]
 MOST_NODES = 64  # guesses of a tree: so many rows a cache has to spare beyond its window
 
@@ -42,24 +44,6 @@ class Run(NamedTuple):
         places = np.full(len(self.ids), -1, np.int64)
         places[len(self.ids) - len(self.guesses) :] = n_ctx + self.guesses
         return places
-
-
-def check_parents(parents: Sequence[int], n_guess: int) -> None:
-    """Raise ValueError unless these are the parents of n_guess guesses."""
-    whole = len(parents) == n_guess and all(isinstance(parent, int | np.integer) for parent in parents)
-    if not whole or not all(-1 <= parent < i for i, parent in enumerate(parents)):
-        raise ValueError(
-            f"the parents of {n_guess} guesses are {list(parents)!r:.80}: give for each the number of an earlier one, "
-            "or -1 where it follows the text"
-        )
-
-
-def depths(parents: Sequence[int]) -> list[int]:
-    """How far into the text each guess is: 1 for those that follow it."""
-    deep: list[int] = []
-    for parent in parents:
-        deep.append(1 if parent < 0 else deep[parent] + 1)
-    return deep
 
 
 def branches(parents: Sequence[int]) -> list[list[int]]:

@@ -48,8 +48,7 @@ from minispec.plain import generate
 from minispec.reference import quantise
 from minispec.sampling import Sampling
 from minispec.session import Pair
-from minispec.speculative import Dice, Draft, Step, always, speculate
-from minispec.trees import depths
+from minispec.speculative import Dice, Draft, Step, always, depths, speculate
 from minispec.typical import judge_typical, likely_enough
 from minispec.verify_laws import same_law
 from minispec.verify_texts import same_bits, same_text

@@ -22,7 +22,8 @@ from minispec import reference
 from minispec.kernels import NO_FEATURES, NOTHING
 from minispec.kernels.whole_pass import lay_out
 from minispec.model import GPT2Config
-from minispec.trees import MOST_NODES, branches, depths, path_to
+from minispec.speculative import depths
+from minispec.trees import MOST_NODES, branches, path_to
 from minispec.verify_texts import threads
 
 BACKENDS = ["numba", "numpy"]

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minispec.costs import Costs
-from minispec.speculative import Step
+from minispec.speculative import Step, depths
 from minispec.tree_shape import accept_table, expected_tokens, grow, shape
-from minispec.trees import depths
 
 MOST = 5
 

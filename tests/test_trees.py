@@ -27,9 +27,8 @@ from minispec.gumbel import Gumbel
 from minispec.model import GPT2Config
 from minispec.plain import generate
 from minispec.sampling import Sampling
-from minispec.speculative import Draft, Step, judge_block, speculate
+from minispec.speculative import Draft, Step, depths, judge_block, speculate
 from minispec.trace import Run, run_all, token_kinds
-from minispec.trees import depths
 from minispec.verify_laws import AsTheyAre
 from minispec.verify_texts import threads
 from minispec.viz import rounds

@@ -57,13 +57,15 @@ def attention(q: Floats, keys: Floats, values: Floats, n_past: int, scale: float
     """Each new row looks at itself and all rows before it: -> [n_new, n_head * d_head].
 
     q [n_head, n_new, d_head]; keys and values [n_head, n_ctx, d_head], of which n_past + n_new are filled.
+    vecdot, not @: for some sizes of a head OpenBLAS's product reads memory that nobody has written, and NumPy
+    then warns of an invalid value, though no result holds one.
     """
     n_head, n_new, d_head = q.shape
     out = np.empty((n_new, n_head, d_head), np.float32)
     for head in range(n_head):
         for row in range(n_new):
             seen = n_past + row + 1
-            scores = keys[head, :seen] @ q[head, row] * np.float32(scale)
+            scores = np.vecdot(keys[head, :seen], q[head, row]) * np.float32(scale)
             out[row, head] = softmax(scores) @ values[head, :seen]
     return out.reshape(n_new, n_head * d_head)
 

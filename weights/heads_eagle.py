@@ -13,7 +13,7 @@ import argparse
 import torch
 from head import FrozenTarget, Seen
 from torch import Tensor, nn
-from train import Block, Recipe
+from train import Block, Recipe, causal
 from unrolled import Unrolled, frequent_tokens
 
 from minispec.drafters.eagle import three_depths
@@ -62,7 +62,7 @@ def look(q: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
     """Each row at the first step's rows up to its own, and at its own of every later step."""
     n = q.shape[2]
     if len(keys) == 1:
-        return nn.functional.scaled_dot_product_attention(q, keys[0], values[0], is_causal=True)
+        return causal(q, keys[0], values[0])
     later = torch.ones(n, n, dtype=torch.bool).triu(1)
     real = (q @ keys[0].mT).masked_fill(later, -torch.inf)
     own = [(q * k).sum(-1, keepdim=True) for k in keys[1:]]

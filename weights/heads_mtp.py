@@ -12,7 +12,7 @@ import argparse
 import torch
 from head import FrozenTarget, Seen
 from torch import Tensor, nn
-from train import MLP, Linear
+from train import MLP, Linear, causal
 from unrolled import Unrolled, frequent_tokens
 
 
@@ -27,7 +27,7 @@ class QueryAttention(nn.Module):
     def forward(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """x [n_batch, n, n_small]; row t sees the target's rows up to t. keys, values [n_batch, n_head, n, d_head]."""
         q = self.c_q(x).unflatten(-1, (keys.shape[1], -1)).transpose(1, 2)
-        out = nn.functional.scaled_dot_product_attention(q, keys.to(q.dtype), values.to(q.dtype), is_causal=True)
+        out = causal(q, keys.to(q.dtype), values.to(q.dtype))
         y: Tensor = self.c_proj(out.transpose(1, 2).flatten(2))
         return y
 

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from minispec.methods import METHODS, is_lossy, parts_of, training_of
 from minispec.prompts import built_in_prompts, first_of_each_kind
-from minispec.session import AUTO, DEFAULT_DRAFTS, Pair, Settings, decode, open_pair
+from minispec.session import AUTO, Pair, Settings, decode, default_draft, open_pair
 from minispec.sweep_counts import Counts, Seconds, accept_by_place, count_run, measured_speedup, ratio, time_run
 from minispec.trace import run_all
 
@@ -48,7 +48,7 @@ class DrafterRow:
 
 def every_draft(target: str) -> list[str]:
     """A model that goes with this target by itself, every method, and the two kinds together."""
-    model = DEFAULT_DRAFTS.get(target)
+    model = default_draft(target)
     methods = [f"{name}:{ARGUMENTS[name]}" if name in ARGUMENTS else name for name in METHODS]
     return [*([model] if model else []), *methods, *([f"{TOGETHER}+{model}"] if model else [])]
 

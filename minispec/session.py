@@ -28,6 +28,11 @@ DEFAULT_DRAFTS = {
 }
 
 
+def default_draft(target: str) -> str | None:
+    """The draft model that goes with a target by itself, or None."""
+    return DEFAULT_DRAFTS.get(short_name(target))
+
+
 @dataclass(frozen=True)
 class Settings:
     """Everything that a run depends on; the defaults of every command are here and nowhere else."""
@@ -58,7 +63,7 @@ class Settings:
     @property
     def draft_name(self) -> str | None:
         """What drafts, as `methods.py` has it, or None. Raises ValueError where there is no default."""
-        name = DEFAULT_DRAFTS.get(short_name(self.target)) if self.draft is None else self.draft
+        name = default_draft(self.target) if self.draft is None else self.draft
         if name is None:
             raise ValueError(
                 f"no draft model goes by itself with {self.target!r}: name a smaller one with the same tokenizer, "

@@ -21,7 +21,7 @@ def few_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_drafters_side_by_side(run: Any) -> None:
-    status, out, err = run("bench", "--drafters", "suffix,story-draft,medusa", "-n", "12", "--json")
+    status, out, err = run("bench", "--drafters", "suffix,story-draft", "-n", "12", "--json")
     assert status == 0
     told = json.loads(out)
     suffix, model, tree = told["drafters"]
@@ -33,8 +33,15 @@ def test_drafters_side_by_side(run: Any) -> None:
     assert suffix["bytes"] == 0 < model["bytes"] == tree["bytes"]
     assert (suffix["training"], model["training"]) == ("none", "a model")
     assert all(row["keeps_law"] and row["speedup"] > 0 and row["auto_speedup"] > 0 for row in told["drafters"])
-    assert any("medusa is left out: story-target has no medusa heads" in note for note in told["notes"])
     assert "writing with story-draft as a tree ..." in err
+
+
+def test_what_cannot_be_had_is_left_out_and_said(run: Any) -> None:
+    status, out, _ = run("bench", "-m", "story-draft", "--drafters", "suffix,medusa", "-n", "4", "-k", "1", "--json")
+    assert status == 0
+    told = json.loads(out)
+    assert [row["draft"] for row in told["drafters"]] == ["suffix"]
+    assert any("medusa is left out: story-draft has no medusa heads" in note for note in told["notes"])
 
 
 def test_the_table_says_what_the_rows_do(run: Any) -> None:
@@ -50,8 +57,11 @@ def test_the_table_says_what_the_rows_do(run: Any) -> None:
     ("arguments", "message"),
     [
         (["--drafters", "sufix"], "did you mean suffix?"),
-        (["--drafters", "medusa"], "has no medusa heads"),
-        (["--drafters", "medusa,eagle"], "none of these drafters can be had; medusa is left out: story-target has"),
+        (["-m", "story-draft", "--drafters", "medusa"], "has no medusa heads"),
+        (
+            ["-m", "story-draft", "--drafters", "medusa,eagle"],
+            "none of these drafters can be had; medusa is left out: story-draft has",
+        ),
         (["--drafters", "suffix", "--only", "short"], "--drafters is a part of its own"),
         (["--only", "drafters"], "add --drafters"),
     ],

@@ -110,8 +110,8 @@ def bench(context: click.Context, /, **options: Any) -> None:
         if not quiet:
             note(text)
 
-    models = made_up_models(context, options, say) or named_models(settings)
     parts = options["parts"] or default_parts(options)
+    models = made_up_models(context, options, say) or named_models(settings, needed=parts != ["drafters"])
     plan = Plan(
         settings, models, parts, options["lengths"], options["prompts"], options["repetitions"], options["against"],
         options["gguf"], options["gguf_draft"], options["accepts"] or (), options["batches"] or (),
@@ -201,12 +201,13 @@ def check_options(context: click.Context, options: dict[str, Any]) -> None:
         raise click.UsageError("--gguf is for llama.cpp: add --against llama.cpp")
 
 
-def named_models(settings: Settings) -> tuple[Model, ...]:
-    """The pair that -m and -d name."""
+def named_models(settings: Settings, needed: bool) -> tuple[Model, ...]:
+    """The pair that -m and -d name. A draft that is not needed may be missing."""
     from minispec.bench_models import Model
+    from minispec.session import default_draft
 
     target = Model(settings.target, settings.weights, settings.target)
-    name = settings.draft_name
+    name = settings.draft_name if needed or settings.draft is not None else default_draft(settings.target)
     return (target,) if name is None else (target, Model(name, settings.draft_weights, name))
 
 

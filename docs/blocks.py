@@ -2,13 +2,15 @@
 
 A block of `console` holds lines of `$ command`, each with what it prints beneath it; a line of `...` stands for any
 lines. A block of `python` is run after those before it in its document; a block of `text` that follows at once is what
-it prints. A comment on the line before a block says what is special about it:
+it prints. `sh` is for what is not compared.
+A comment on the line before a block says what is special about it:
 
     <!-- not run: why -->        it is left alone
     <!-- slow: why -->           `refresh.py --slow` runs it, the tests do not
     <!-- a file: name -->        it is no example by itself: a test takes it as this file
     <!-- numbers vary -->        its numbers are another machine's: they are not compared
     <!-- exit 2 -->              the status that its commands end with
+    <!-- only run -->            a block of `sh` that is run line by line; what it prints does not matter
 
 Speeds and seconds are never compared. Everything else is: so what the pair writes stands here as it writes it.
 """
@@ -55,7 +57,9 @@ class Block:
     @property
     def left_out(self) -> bool:
         """Whether the tests do not run it."""
-        return self.note.startswith(("not run: ", "slow: ", "a file: "))
+        return (self.kind == "sh" and self.note != "only run") or self.note.startswith(
+            ("not run: ", "slow: ", "a file: ")
+        )
 
     @property
     def status(self) -> int:
@@ -64,6 +68,8 @@ class Block:
 
     def commands(self) -> list[tuple[str, str]]:
         """Each command with what it should print."""
+        if self.kind == "sh":
+            return [(line, ANY) for line in self.body.splitlines()]
         parts = re.split(r"^\$ (.*)\n", self.body, flags=re.MULTILINE)
         return list(zip(parts[1::2], parts[2::2], strict=True))
 

@@ -110,6 +110,22 @@ def test_outputs_are_cut_down_as_they_were() -> None:
     assert not blocks.alike(["a", "...", "c"], ["a", "b"])
 
 
+def test_refresh_writes_what_is_true_and_leaves_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "page.md"
+    monkeypatch.setattr(blocks, "documents", lambda: [path])
+    true = "```console\n$ minispec theory --accept 0.8 -k 6 -q\n...\nspeed-up           2.47\n...\n```\n\n"
+    true += "```python\nprint(2 + 2, '9.9 s')\n```\n\n```text\n4 1.2 s\n```\n"
+    for wrong in (true, true.replace("2.47", "9.99"), true.replace("4 1.2", "5 1.2")):
+        path.write_text(wrong, encoding="utf-8")
+        assert refresh.main(["--check"]) == (wrong != true)
+        assert path.read_text(encoding="utf-8") == wrong
+        assert refresh.main([]) == 0
+        assert path.read_text(encoding="utf-8") in (true, true.replace("1.2 s", "9.9 s"))
+    capsys.readouterr()
+
+
 # --- figures, files, links -------------------------------------------------------------------------
 
 

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import safe_open
 
 from minispec.hub import find_model
 from minispec.model import GPT2, GPT2Config
+from minispec.model_files import check_inside
 from minispec.reference import quantise
-from minispec.safetensors_file import StoredTensor, read_header, read_tensor
+from minispec.safetensors_file import StoredTensor, read_header, read_metadata, read_tensor
 from minispec.user_path import user_path
 
 Floats = NDArray[np.float32]
@@ -91,16 +91,17 @@ def find_heads(target: str, method: str, argument: str | None = None, offline: b
             f"{target} has no {method} heads ({path} is missing): train some by python weights/train_heads.py "
             f"{method} TARGET CORPUS, or name a file, as in -d {method}:FILE"
         )
+    if not argument:
+        check_inside(path)
     return path
 
 
 def read_heads(path: Path, method: str, target: GPT2) -> Heads:
     """A method's heads for this target. Raises ValueError, in one line, for a file that is none, or another's."""
     stored = read_header(path)
-    with safe_open(path, framework="numpy") as file:
-        metadata = file.metadata() or {}
+    metadata = read_metadata(path)
     if metadata.get("method") != method or metadata.get("version") != VERSION:
-        found = f"{metadata.get('method', 'no')} heads of version {metadata.get('version', 'none')}"
+        found = repr(f"{metadata.get('method', 'no')} heads of version {metadata.get('version', 'none')}")[1:-1]
         raise ValueError(f"{path} holds {found:.80}, not {method} heads of version {VERSION}: train them anew")
     if metadata.get("target") != fingerprint(target):
         raise ValueError(

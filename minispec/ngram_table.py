@@ -15,12 +15,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from minispec.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from minispec.safetensors_file import StoredTensor
 
 FORMAT = "minispec n-gram table 1"
 LONGEST = 4  # tokens of a context, where the vocabulary leaves room for so many
@@ -154,37 +157,40 @@ def save_table(path: Path, table: NgramTable, tokenizer: Tokenizer, figures: Map
 
 def load_table(path: Path, tokenizer: Tokenizer) -> NgramTable:
     """A table from its file. Raises ValueError, in one line, for a damaged file and for another vocabulary's table."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
+    from minispec.safetensors_file import read_header, read_metadata
 
     try:
-        data = path.read_bytes()  # not mapped: a file that becomes shorter would end the process
-        tensors = load(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        about = json.loads((header.get("__metadata__") or {}).get("about", "{}"))
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror or error}): {REMEDY}") from None
-    except (SafetensorError, ValueError, KeyError, RecursionError) as error:  # KeyError: a dtype that NumPy has not
-        raise ValueError(f"{path} is no complete safetensors file ({' '.join(str(error).split())}): {REMEDY}") from None
+        stored, metadata = read_header(path), read_metadata(path)
+    except ValueError as error:
+        raise ValueError(f"{error}, or {REMEDY}") from None
+    try:
+        about = json.loads(metadata.get("about", "{}"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} does not tell what it is ({error}): {REMEDY}") from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise ValueError(f"{path} is no n-gram table of this version: {REMEDY}")
     if about.get("vocabulary") != tokenizer.fingerprint:
         raise ValueError(f"{path} is the n-gram table of another vocabulary than the target's: {REMEDY}")
-    levels = tuple(_level(path, tensors, n, tokenizer.n_vocab) for n in range(len(tensors) // 3))
+    levels = tuple(_level(path, stored, n, tokenizer.n_vocab) for n in range(len(stored) // 3))
     if not levels or levels[0].keys.tolist() != [0] or len(levels) * bits_of(tokenizer.n_vocab) > 64:
         raise ValueError(f"{path} lacks the empty context, or has too long ones: {REMEDY}")
     return NgramTable(tokenizer.n_vocab, levels)
 
 
-def _level(path: Path, tensors: Mapping[str, NDArray[Any]], n: int, n_vocab: int) -> Level:
+def _level(path: Path, stored: Mapping[str, StoredTensor], n: int, n_vocab: int) -> Level:
     """One level, checked: a look-up must find its way, and find a token."""
+    from minispec.safetensors_file import read_integers, read_tensor
+
+    lacking = [name for name in (f"keys.{n}", f"tokens.{n}", f"shares.{n}") if name not in stored]
+    if lacking:
+        raise ValueError(f"{path} lacks {lacking[0]!r}: {REMEDY}")
     try:
-        keys, tokens, shares = (tensors[f"{name}.{n}"] for name in ("keys", "tokens", "shares"))
-    except KeyError as error:
-        raise ValueError(f"{path} lacks {error}: {REMEDY}") from None
-    sound = keys.ndim == 1 and keys.shape == tokens.shape == shares.shape
-    kinds = keys.dtype == np.int64 and tokens.dtype.kind in "iu" and shares.dtype == np.float16
-    found = sound and kinds and (keys[1:] > keys[:-1]).all() and (tokens < n_vocab).all() and (tokens >= 0).all()
-    if not (found and (shares >= 0).all() and (shares <= 1).all()):  # nor NaN
+        keys, tokens = read_integers(stored[f"keys.{n}"]), read_integers(stored[f"tokens.{n}"])
+        shares = read_tensor(stored[f"shares.{n}"])
+    except ValueError as error:
+        raise ValueError(f"{error}, or {REMEDY}") from None
+    sound = keys.ndim == 1 and keys.shape == tokens.shape == shares.shape and keys.dtype == np.int64
+    found = sound and (keys[1:] > keys[:-1]).all() and (tokens < n_vocab).all() and (tokens >= 0).all()
+    if not (found and (shares >= 0).all() and (shares <= 1).all()):
         raise ValueError(f"{path} is damaged at the contexts of {n} tokens: {REMEDY}")
-    return Level(keys, tokens.astype(np.int32), shares)
+    return Level(keys.astype(np.int64), tokens.astype(np.int32), shares.astype(np.float16))

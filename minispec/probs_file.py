@@ -6,7 +6,10 @@ A file is a JSON list (.json), a NumPy array (.npy), or a text with numbers betw
 from __future__ import annotations
 
 import json
+import warnings
+from math import prod
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -42,10 +45,7 @@ def read_probs(option: str, text: str) -> Any:
 def _content(path: Path) -> Any:
     """A file's list of numbers, by the end of the file's name."""
     if path.suffix == ".npy":
-        array = np.load(path, allow_pickle=False)
-        if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
-            raise ValueError("no array of numbers")
-        return array
+        return _array(path)
     text = path.read_text("utf-8-sig")
     if path.suffix != ".json":
         return numbers(text.replace(",", " ").split())
@@ -56,6 +56,25 @@ def _content(path: Path) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"place {place} is {value!r:.40}, which is no number")
     return [float(value) for value in content]
+
+
+def _array(path: Path) -> Any:
+    """The array in a .npy file, if it is of numbers and as long as its header says: no pickle, no archive."""
+    with path.open("rb") as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what a header of nonsense looks like to Python's parser
+        try:
+            if np.lib.format.read_magic(file) != (1, 0):
+                raise ValueError("not of version 1.0, which numpy.save writes arrays of numbers in")
+            shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        except (TokenError, SyntaxError, TypeError, MemoryError, OverflowError) as error:
+            raise ValueError(f"its header is damaged ({error!r:.80})") from None
+        n_bytes = path.stat().st_size - file.tell()
+        if dtype.kind not in "fiu":
+            raise ValueError("no array of numbers")
+        if min(shape, default=1) < 0 or prod(shape) * dtype.itemsize != n_bytes:
+            raise ValueError(f"its header tells of {dtype} in shape {shape!r:.80}, and {n_bytes} bytes follow")
+        file.seek(0)
+        return np.lib.format.read_array(file, allow_pickle=False)
 
 
 def numbers(words: list[str]) -> list[float]:

@@ -12,10 +12,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from minispec.json_file import read_json
+from minispec.model_files import read_text
 
-MOST_BYTES = 1 << 27  # a vocabulary file, many times the size of GPT-2's
+MOST_BYTES = 1 << 24  # of a vocabulary file, many times the size of GPT-2's
+MOST_TOKENS = 150_000  # three times as many as GPT-2's: to check them takes a second and 100 MB
+MOST_LETTERS = 1 << 21  # of all pairs, six times as many as GPT-2's have
+MOST_IN_TOKEN = 512  # letters of a token; GPT-2's longest has 128
 
 # What a control token looks like. GPT-2's pattern cuts such a text up, so no merge can have made it.
 CONTROL = re.compile(r"<.*[A-Za-z].*>|\[.*[A-Za-z].*\]")
@@ -51,8 +56,8 @@ def _damaged(path: Path, fault: str) -> ValueError:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_text(path, MOST_BYTES, "\n")
+    except (OSError, ValueError) as error:
         raise _damaged(path, f"cannot be read ({error})") from None
 
 
@@ -68,12 +73,13 @@ def _read_tokenizer_json(path: Path) -> _Vocabulary:
     whole = read_json(path, MOST_BYTES)
     parts = whole.get("model"), whole.get("pre_tokenizer")
     model, splitter = (part if isinstance(part, dict) else {} for part in parts)
+    last = whole.get("post_processor") or {"type": "ByteLevel"}
     for name, value, wanted in (
         ("normalizer", whole.get("normalizer"), None),
         ("pre_tokenizer.type", splitter.get("type"), "ByteLevel"),
         ("pre_tokenizer.add_prefix_space", splitter.get("add_prefix_space"), False),
         ("pre_tokenizer.use_regex", splitter.get("use_regex", True), True),
-        ("post_processor.type", (whole.get("post_processor") or {}).get("type", "ByteLevel"), "ByteLevel"),
+        ("post_processor.type", last.get("type", "ByteLevel") if isinstance(last, dict) else last, "ByteLevel"),
         ("truncation", whole.get("truncation"), None),
         ("model.type", model.get("type", "BPE"), "BPE"),
         ("model.dropout", model.get("dropout") or None, None),
@@ -86,11 +92,26 @@ def _read_tokenizer_json(path: Path) -> _Vocabulary:
     ids, pairs, added = model.get("vocab"), model.get("merges"), whole.get("added_tokens") or []
     if not isinstance(ids, dict) or not isinstance(pairs, list) or not isinstance(added, list):
         raise _damaged(path, "model.vocab, model.merges or added_tokens is missing or of the wrong type")
-    try:
-        pairs = [pair if isinstance(pair, str) else " ".join(pair) for pair in pairs]
-        return _Vocabulary(path, path, 1, ids, pairs, {str(token["content"]): token["id"] for token in added})
-    except (TypeError, KeyError) as error:
-        raise _damaged(path, f"an entry of model.merges or added_tokens is malformed ({error!r})") from None
+    return _Vocabulary(path, path, 1, ids, [_pair(path, pair) for pair in pairs], _added(path, added))
+
+
+def _pair(path: Path, pair: object) -> str:
+    """A pair as merges.txt has it: tokenizer.json may also give its halves in a list."""
+    if isinstance(pair, list) and len(pair) == 2 and all(isinstance(half, str) for half in pair):
+        return " ".join(pair)
+    if not isinstance(pair, str):
+        raise _damaged(path, f"the entry {pair!r:.80} of model.merges is malformed")
+    return pair
+
+
+def _added(path: Path, entries: list[Any]) -> dict[str, int]:
+    """Ids of the added tokens of a tokenizer.json; whether they are whole numbers is asked with all the others."""
+    added: dict[str, Any] = {}
+    for entry in entries:
+        content, i = (entry.get("content"), entry.get("id")) if isinstance(entry, dict) else (None, None)
+        if not isinstance(content, str) or added.setdefault(content, i) is not i:
+            raise _damaged(path, f"the entry {entry!r:.80} of added_tokens is malformed, or there twice")
+    return added
 
 
 def _read_vocabulary(folder: Path) -> _Vocabulary | None:
@@ -119,13 +140,15 @@ def _all_ids(vocabulary: _Vocabulary) -> dict[str, int]:
     ids = dict(vocabulary.ids)
     for token, added in vocabulary.added.items():
         if ids.setdefault(token, added) != added:
-            raise _damaged(vocabulary.path, f"{token!r} has id {ids[token]} but is added as {added!r}")
+            raise _damaged(vocabulary.path, f"{token!r:.80} has id {ids[token]!r:.80} but is added as {added!r:.80}")
+    if len(ids) > MOST_TOKENS:
+        raise _damaged(vocabulary.path, f"{len(ids)} tokens are more than the {MOST_TOKENS} that are checked")
     seen: dict[int, str] = {}
     for token, i in ids.items():
         if type(i) is not int or i < 0:
-            raise _damaged(vocabulary.path, f"{token!r} has the id {i!r}, not a whole number from 0 on")
+            raise _damaged(vocabulary.path, f"{token!r:.80} has the id {i!r:.80}, not a whole number from 0 on")
         if seen.setdefault(i, token) != token:
-            raise _damaged(vocabulary.path, f"id {i} is given twice, to {seen[i]!r} and to {token!r}")
+            raise _damaged(vocabulary.path, f"id {i!r:.80} is given twice, to {seen[i]!r:.80} and to {token!r:.80}")
     missing = next((i for i in range(len(seen)) if i not in seen), None)
     if missing is not None:
         raise _damaged(vocabulary.path, f"id {missing} is missing")
@@ -160,7 +183,11 @@ def _token_bytes(vocabulary: _Vocabulary, ids: dict[str, int]) -> dict[str, byte
     made = {letter: bytes([byte]) for byte, letter in enumerate(byte_letters())}
     lacking = [letter for letter in made if letter not in ids]
     if lacking:
-        raise _damaged(vocabulary.path, f"the byte written {lacking[0]!r} has no token")
+        raise _damaged(vocabulary.path, f"the byte written {lacking[0]!r:.80} has no token")
+    longest, n_letters = max(map(len, vocabulary.pairs), default=0), sum(map(len, vocabulary.pairs))
+    if longest > MOST_IN_TOKEN + 1 or n_letters > MOST_LETTERS:
+        limits = f"more than {MOST_IN_TOKEN} in one and {MOST_LETTERS} in all are not checked"
+        raise _damaged(vocabulary.merges_path, f"pairs of up to {longest} letters, {n_letters} in all: {limits}")
     halves: dict[str, tuple[str, str]] = {}
     last = max(ids[letter] for letter in made)
     for line, pair in enumerate(vocabulary.pairs, vocabulary.first_line):
@@ -169,9 +196,9 @@ def _token_bytes(vocabulary: _Vocabulary, ids: dict[str, int]) -> dict[str, byte
         if left not in made or right not in made:
             fault = "is not two tokens that come before it"
         elif token not in ids:
-            fault = f"makes {token!r}, which {vocabulary.path.name} lacks"
+            fault = f"makes {token!r:.80}, which {vocabulary.path.name} lacks"
         elif (i := ids[token]) <= last:
-            fault = f"makes {token!r} with id {i}, out of order after id {last}"
+            fault = f"makes {token!r:.80} with id {i}, out of order after id {last}"
         elif _joins_across(left, right, ids, halves):
             fault = "cannot happen, since pairs before it join its bytes in another way"
         else:
@@ -196,9 +223,9 @@ def read_vocabulary(folder: Path) -> tuple[dict[bytes, int], dict[str, int]]:
     control = {token: i for token, i in ids.items() if token not in made}
     for token, i in control.items():
         if not token or token != well_formed(token):
-            raise _damaged(vocabulary.path, f"token {token!r} (id {i}) is empty or no Unicode text")
+            raise _damaged(vocabulary.path, f"token {token!r:.80} (id {i}) is empty or no Unicode text")
         if token not in vocabulary.added and not CONTROL.fullmatch(token):
-            fault = f"no pair makes token {token!r} (id {i}) of {vocabulary.path.name}"
+            fault = f"no pair makes token {token!r:.80} (id {i}) of {vocabulary.path.name}"
             raise _damaged(vocabulary.merges_path, fault)
     return {made[token]: ids[token] for token in made}, control
 

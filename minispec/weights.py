@@ -122,7 +122,7 @@ class Checkpoint(Mapping[str, Floats]):
         for name, tensor in stored.items():
             if name not in shapes and not _MASK.fullmatch(name) and _OURS.match(name):
                 raise ValueError(
-                    f"{tensor.path}: {tensor.name!r} is no part of GPT-2, and leaving it out would change the text: "
+                    f"{tensor.path}: {tensor.name!r:.80} is no part of GPT-2, and without it the text would change: "
                     "merge it into the weights (adapters), or take another checkpoint"
                 )
         if n_tokens is not None and n_tokens > config.n_vocab:
@@ -185,7 +185,7 @@ def _canonical_names(stored: Mapping[str, StoredTensor]) -> dict[str, StoredTens
     for name, tensor in stored.items():
         short = name.removeprefix("transformer.")
         if short in canonical:
-            raise ValueError(f"{tensor.path}: {short!r} is there twice, with and without transformer.: remove one")
+            raise ValueError(f"{tensor.path}: {short!r:.80} is there twice, with and without transformer.: remove one")
         canonical[short] = tensor
     return canonical
 

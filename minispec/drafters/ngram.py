@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minispec.drafters.certain import Guess, certain_draft
+from minispec.model_files import check_inside
 from minispec.ngram_table import REMEDY, NgramTable, load_table
 from minispec.speculative import Choices, Draft, GoOn, Sampler, always
 
@@ -76,6 +77,7 @@ def table_of(folder: Path) -> Path:
     path = folder / FILE
     if not path.is_file():
         raise ValueError(f"{path} is missing, so ngram has nothing to look up: {REMEDY}, or name a table: ngram:PATH")
+    check_inside(path)
     return path
 
 

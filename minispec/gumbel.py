@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from minispec.speculative import Probs, Sampler, check_count
+from minispec.speculative import Probs, Sampler, check_count, checked_law
 
 KEPT = 64  # places whose noise is remembered: more than a round looks at
 TINY = np.finfo(np.float64).tiny
@@ -47,7 +47,7 @@ class Gumbel:
 
     def probs(self, logits: NDArray[Any], position: int) -> Probs:
         """Logits [n_vocab] to the one-hot distribution [n_vocab] of the token picked for this place of the text."""
-        probs = self.sampling.probs(logits, position)
+        probs = checked_law(self.sampling.probs(logits, position))
         picked = np.zeros(len(probs))
         picked[self.pick(probs, position)] = 1.0
         return picked

@@ -421,6 +421,7 @@ class GPT2:
 
     # The wiring of a pass, for any set of operations. The kernels' own `forward` is the same in one compiled call.
 
+    @np.errstate(over="ignore", invalid="ignore")  # compiled code says nothing either: the logits tell, and are refused
     def wired(self, new: Ints, cache: KVCache, n_logits: int) -> Floats:
         """Operation by operation: ids [n_new] -> logits [n_logits, n_vocab]."""
         w, ops, n_past = self.weights, self.ops, cache.length

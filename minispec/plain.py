@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from minispec.speculative import Choices, Dice, Sampler, Step, Stop, Target, Text
+from minispec.speculative import Choices, Dice, Sampler, Step, Stop, Target, Text, checked_law
 
 
 def generate(
@@ -38,6 +38,6 @@ def _passes(target: Target, text: Text, sampling: Sampler, choices: Choices) -> 
         began = time.perf_counter()
         logits = target.forward(text.ids[cache.length :], cache, n_logits=1)
         seconds = time.perf_counter() - began
-        token = choices.draw(sampling.probs(logits[-1], len(text.ids)))
+        token = choices.draw(checked_law(sampling.probs(logits[-1], len(text.ids))))
         finish = text.commit(token)
         yield Step((), 0, (token,), finish, target_seconds=seconds)

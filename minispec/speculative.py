@@ -30,6 +30,7 @@ Stop = Callable[[Sequence[int]], bool]  # given the new tokens so far: does the 
 GoOn = Callable[[Callable[[], float]], bool]  # after a guess, given how sure the drafter was of it: another one?
 Judge = Callable[..., Iterator[tuple[int, int]]]  # how guesses are judged: called and answering as `judge`
 GROUP = 256  # tokens whose probabilities a draw sums at once
+SLACK = 1e-5  # what a law may be short of one, or over it, by rounding: it may come in float32
 VERIFICATIONS = ("token", "block")  # how guesses are judged: one by one, or as a block
 NO_TREES = "the drafter guesses trees, and this target has no forward_tree: give a model such as GPT2, or guess chains"
 
@@ -277,7 +278,7 @@ def judge(
     """
     guess, depth = -1, 0
     while True:
-        target_probs = sampling.probs(logits[1 + guess], position + depth)
+        target_probs = checked_law(sampling.probs(logits[1 + guess], position + depth))
         for child in draft.children(guess):
             token, draft_probs = draft.tokens[child], draft.probs[child]
             if choices.accept(target_probs[token], draft_probs[token]):
@@ -302,7 +303,7 @@ def judge_block(
     over / (1 - weight + over) where they are not, and over * that draw of the replacement is what p lacks.
     """
     n, weights = len(draft.tokens), [1]
-    target_probs = [sampling.probs(row, position + i) for i, row in enumerate(logits)]
+    target_probs = [checked_law(sampling.probs(row, position + i)) for i, row in enumerate(logits)]
     for token, p, q in zip(draft.tokens, target_probs, draft.probs, strict=False):
         kept = weights[-1] * p[token]
         weights.append(1 if kept >= q[token] else kept / q[token])
@@ -491,6 +492,22 @@ def check_draft(draft: Draft, n_guess: int, n_vocab: int) -> None:
         checked_id(token, n_vocab)
         if np.shape(probs) != (n_vocab,):
             raise ValueError(f"the drafter's distribution has shape {np.shape(probs)}: it must be ({n_vocab},)")
+        if not checked_law(probs, "the drafter")[token] > 0:
+            raise ValueError(f"the drafter guessed token {token}, to which its own distribution gives no chance")
+
+
+def checked_law(probs: Probs, whose: str = "the sampler") -> Probs:
+    """Probabilities [n_vocab] as they are. Raises ValueError for those that are no law: NaN, below 0, not one in all.
+
+    A draw from them would give some token and say nothing, and not the same token with a draft as without.
+    """
+    least, total = probs.min(), probs.sum()
+    if not (least >= 0 and abs(total - 1) <= SLACK):
+        raise ValueError(
+            f"{whose} gave no law: the smallest probability is {float(least):g} and all together are {float(total):g}, "
+            "but they must be from 0 up and sum to one"
+        )
+    return probs
 
 
 def check_count(name: str, value: object) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from minispec.speculative import Choices, Draft, Probs, Sampler
+from minispec.speculative import Choices, Draft, Probs, Sampler, checked_law
 from minispec.trees import path_to
 
 ENOUGH = 0.3  # so likely is enough anywhere
@@ -30,11 +30,11 @@ def judge_typical(
     """As `speculative.judge`, by another rule: for `speculate`'s verification."""
     parents = range(-1, len(draft.tokens) - 1) if draft.parents is None else draft.parents
     depth = {-1: 0}  # of the guesses that stand, and of the text: how far into it
-    probs = {-1: sampling.probs(logits[0], position)}
+    probs = {-1: checked_law(sampling.probs(logits[0], position))}
     for guess, (token, parent) in enumerate(zip(draft.tokens, parents, strict=True)):
         if parent in depth and probs[parent][token] > likely_enough(probs[parent]):
             depth[guess] = depth[parent] + 1
-            probs[guess] = sampling.probs(logits[1 + guess], position + depth[guess])
+            probs[guess] = checked_law(sampling.probs(logits[1 + guess], position + depth[guess]))
     last = max(depth, key=lambda guess: depth[guess])  # the first of equals
     yield from ((draft.tokens[guess], 1 + guess) for guess in path_to(last, parents))
     yield choices.draw(probs[last]), 0

@@ -134,7 +134,7 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.share == 0:
             return x
-        rng = np.random.default_rng(torch.randint(2**62, ()).item())
+        rng = np.random.default_rng(int(torch.randint(2**62, ())))
         drawn = torch.frombuffer(bytearray(rng.bytes(x.numel())), dtype=torch.uint8).view(x.shape)
         kept = drawn >= round(256 * self.share)
         return x * kept / (1 - round(256 * self.share) / 256)

@@ -501,7 +501,7 @@ def checked_law(probs: Probs, whose: str = "the sampler") -> Probs:
 
     A draw from them would give some token and say nothing, and not the same token with a draft as without.
     """
-    least, total = probs.min(), probs.sum()
+    least, total = np.minimum.reduce(probs), np.add.reduce(probs)  # quicker than methods, for every row
     if not (least >= 0 and abs(total - 1) <= SLACK):
         raise ValueError(
             f"{whose} gave no law: the smallest probability is {float(least):g} and all together are {float(total):g}, "

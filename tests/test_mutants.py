@@ -111,7 +111,8 @@ MUTANTS = [
            "tokens.append(int(np.argmax(probs[-1])))", LAW),
     Mutant("top-p on one side only", "drafters.small_model", "tokens.append(choices.draw(probs[-1]))",
            "from dataclasses import replace; "
-           "tokens.append(choices.draw(replace(sampling, top_p=1.0).probs(logits, position)))", FILTERED_LAW),
+           "tokens.append(choices.draw(replace(sampling, top_p=1.0).probs(logits, position)))", FILTERED_LAW,
+           "gives no chance"),
     Mutant("drawn at another temperature than stated", "drafters.small_model",
            "tokens.append(choices.draw(probs[-1]))",
            "tokens.append(choices.draw(probs[-1] ** 2 / sum(probs[-1] ** 2)))", LAW),
@@ -268,7 +269,7 @@ MUTANTS = [
            "return list(ids[: len(self.ids)]) == self.ids", "return len(ids) >= len(self.ids)",
            "test_free_drafters.py::test_prompt_lookup_is_its_naive_twin"),
     Mutant("a certain guess that claims half", "drafters.certain", "probs[token] = 1.0", "probs[token] = 0.5",
-           "test_free_drafters.py::test_the_law_is_the_targets"),
+           "test_free_drafters.py::test_the_law_is_the_targets", "gave no law"),
     Mutant("a guess taken back for what go_on says", "drafters.certain",
            "            break\n    return Draft(tokens, [",
            "            del tokens[-1]\n            break\n    return Draft(tokens, [",

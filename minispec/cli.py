@@ -22,6 +22,7 @@ from minispec.commands.shared import note
 from minispec.commands.simulate import simulate
 from minispec.commands.sweep import sweep
 from minispec.commands.theory import theory
+from minispec.commands.trace import trace
 from minispec.commands.verify import verify
 
 
@@ -49,6 +50,7 @@ def cli() -> None:
     \b
     minispec generate "Once upon a time"
     minispec compare "Once upon a time" -n 100
+    minispec trace "Once upon a time" -n 60 -o run.html
     minispec verify --quick
     minispec bench --only passes
     minispec simulate --rule all
@@ -58,7 +60,7 @@ def cli() -> None:
     """
 
 
-for command in (generate, compare, verify, bench, simulate, theory, sweep):
+for command in (generate, compare, trace, verify, bench, simulate, theory, sweep):
     cli.add_command(command)
 
 

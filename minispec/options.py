@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import click
 
@@ -165,6 +165,10 @@ VIEW_OPTIONS = [
     click.option("-v", "--verbose", is_flag=True,
                  help="Show every round: guesses kept, guesses refused, the target's own token."),
 ]
+TRACE_OPTION = click.option(
+    "--trace", "trace_file", metavar="FILE",
+    help="Write every round with its reasons to a page, as minispec trace does; plain decoding runs as well, to be "
+    "compared with.")
 # fmt: on
 
 
@@ -259,8 +263,15 @@ def limit_threads(threads: int | None, backend: str) -> None:
         numba.set_num_threads(threads)
 
 
-def use_color(choice: str) -> bool:
-    """Whether to print colours: `auto` asks whether a person looks, and honours NO_COLOR and TERM=dumb."""
+def use_color(choice: str, stream: IO[str] | None = None) -> bool:
+    """Whether to print colours, to standard output or to another stream.
+
+    `auto` asks whether a person looks, and honours NO_COLOR and TERM=dumb.
+    """
     if choice != "auto":
         return choice == "on"
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "")
+    return (
+        (stream or sys.stdout).isatty()
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM") not in ("dumb", "")
+    )

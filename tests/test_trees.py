@@ -372,8 +372,8 @@ def test_widths_that_make_no_tree_are_refused(widths: Any, message: str) -> None
 
 def test_a_round_of_a_tree_is_shown() -> None:
     class Letters:
-        def decode(self, ids: Sequence[int]) -> str:
-            return "".join(chr(97 + token) for token in ids)
+        def token_bytes(self, token: int) -> bytes:
+            return bytes([97 + token])
 
     tree: Any = {"parents": (-1, -1, 1, 1), "path": (1, 3)}
     whole = Step((0, 1, 2, 3), 2, (1, 3, 4), None, **tree)

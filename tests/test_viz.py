@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from minispec.speculative import Step
 from minispec.trace import Run, run_all, token_kinds
-from minispec.viz import closing_line, comparison, number, rate, why_slower
+from minispec.viz import closing_line, columns, comparison, number, rate, rounds, style, why_slower
 
 PLAIN = Run([1], [Step((), 0, (t,), None, 0.0, 0.010) for t in range(10)], 0.100)
 
@@ -53,3 +55,37 @@ def test_a_comparison_and_its_figures() -> None:
     assert "seed 3" in comparison(PLAIN, run, None, 1.25, [1.1, 1.4], 3)
     assert [number(x) for x in (None, 1.234, 12345.6)] == ["n/a", "1.23", "12,346"]
     assert [rate(x) for x in (None, 0.256, 1.0)] == ["n/a", "26 %", "100 %"]
+
+
+class Bytes:
+    """A tokenizer of single bytes, but for a long token and a word of wide letters."""
+
+    def token_bytes(self, token: int) -> bytes:
+        return {300: b"-" * 64, 301: "日本語".encode(), 302: b"\xf0\x9f"}.get(token) or bytes([token])
+
+
+def lines(*steps: Step, color: bool = False) -> list[str]:
+    return list(rounds(Run([1], list(steps)), Bytes(), color))  # type: ignore[arg-type]
+
+
+def test_a_round_is_a_line_of_80_columns_at_most() -> None:
+    few = Step((97, 98, 99), 1, (97, 120), None)
+    assert lines(few) == ["   1 1 of 3: kept ['a'] refused ['b'|'c'] replaced 'x'"]
+    assert lines(Step((), 0, (97,), None)) == ["   1 0 of 0: no guesses plain 'a'"]
+    assert lines(Step((97,), 1, (97,), "stop")) == ["   1 1 of 1: kept ['a'] refused []"]
+    many = Step((*range(97, 122),) * 2, 50, (*range(97, 122), *range(97, 122), 300), None)
+    wide = Step((301,) * 30, 3, (301, 301, 301, 302), None)
+    deep = Step((301,) * 30, 0, (302,), None, parents=tuple(range(-1, 29)))
+    for step, end in ((many, f"… bonus '{'-' * 21}…'"), (wide, r"… replaced b'\xf0\x9f'"), (deep, r" b'\xf0\x9f'")):
+        (line,) = lines(step)
+        assert 75 <= columns(line) <= 80, line
+        assert line.endswith(end), line
+        (colored,) = lines(step, color=True)
+        assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == line
+
+
+def test_colours_tell_kept_from_refused_from_the_targets_own() -> None:
+    (line,) = lines(Step((97, 98), 1, (97, 120), None), color=True)
+    for text, kind in (("'a'", "accepted"), ("'b'", "refused"), ("'x'", "replaced")):
+        assert style(text, kind) in line
+    assert len({style("x", kind) for kind in ("accepted", "refused", "replaced", "bonus", "plain")}) == 5

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from operator import attrgetter
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from minispec.commands.shared import note, prepare, text_of
+from minispec.commands.shared import prepare, text_of
+from minispec.commands.trace import check_trace_file, keep_beside
 from minispec.methods import epilog
-from minispec.options import Number, read_prompt, settings_from, shared_options
+from minispec.options import TRACE_OPTION, Number, read_prompt, settings_from, shared_options, use_color
 
 if TYPE_CHECKING:
     from minispec.trace import Run
@@ -19,11 +21,13 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Plain and speculative: same text? how much faster?", epilog=epilog())
 @shared_options
+@TRACE_OPTION
 @click.option("--repetitions", type=Number(int, 1), default=5, show_default=True, metavar="N",
               help="Times each way is run, in turn; the medians count.")  # fmt: skip
 def compare(
-    prompt: str | None, prompt_option: str | None, prompt_file: str | None, repetitions: int, **options: Any
-) -> None:
+    prompt: str | None, prompt_option: str | None, prompt_file: str | None, repetitions: int, trace_file: str | None,
+    **options: Any,
+) -> None:  # fmt: skip
     """Write the same text plainly and speculatively: is it the same, and how much faster?"""
     settings = settings_from(options)
     from minispec.session import decode
@@ -32,6 +36,7 @@ def compare(
 
     if settings.draft_name is None or settings.num_draft_tokens == 0:
         raise click.UsageError("compare needs guesses to compare: give -d a draft model and -k 1 or more")
+    check_trace_file(trace_file, settings)
     text = read_prompt(prompt, prompt_option, prompt_file)
     pair, ids = prepare(settings, text, options["quiet"])
 
@@ -61,11 +66,17 @@ def compare(
             click.echo(text + text_of(speculative, pair, settings) + "\n")
         pairs = sorted(one.seconds / other.seconds for one, other in runs if other.ids)
         if options["verbose"]:
-            for line in rounds(speculative, pair.tokenizer):
-                note(line)
+            color = use_color(options["color"], sys.stderr)
+            for line in rounds(speculative, pair.tokenizer, color):
+                click.echo(line, err=True, color=color)
         seed = settings.seed if settings.temperature > 0 else None
         click.echo(comparison(plain, speculative, same, speedup, pairs, seed))
     if speedup < 1:
         click.echo(why_slower(plain, speculative), err=options["as_json"])
+    if trace_file is not None:  # written once more, so that what was measured was not watched
+        from minispec.trace_run import Trace
+
+        main = Trace(settings, pair, ids).finish()
+        keep_beside(trace_file, settings, pair, text, main, options["quiet"], speedup)
     if same is False:
         raise SystemExit(1)

@@ -5,22 +5,28 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from minispec.commands.shared import check_room, hints, load, note, prepare, prices, text_of
+from minispec.commands.trace import check_trace_file, keep_beside
 from minispec.methods import epilog
-from minispec.options import Number, read_prompt, settings_from, shared_options, use_color
+from minispec.options import TRACE_OPTION, Number, read_prompt, settings_from, shared_options, use_color
 from minispec.session import AUTO
 from minispec.user_path import user_path
 
 if TYPE_CHECKING:
-    from minispec.session import Settings
+    from minispec.session import Pair, Settings
+    from minispec.speculative import Step
+    from minispec.trace import Run
 
 
 @click.command(short_help="Write text after PROMPT.", epilog=epilog())
 @shared_options
+@TRACE_OPTION
 @click.option("--together", type=Number(int, 1), default=8, show_default=True, metavar="N",
               help="Of the texts of --prompts, so many at a time; each has a cache of its own.")  # fmt: skip
 @click.option("--prompts", "batch_file", metavar="FILE",
@@ -29,7 +35,7 @@ if TYPE_CHECKING:
               )  # fmt: skip
 def generate(
     prompt: str | None, prompt_option: str | None, prompt_file: str | None, batch_file: str | None, together: int,
-    **options: Any,
+    trace_file: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """Write text after PROMPT, speculatively."""
     settings, quiet = settings_from(options), options["quiet"]
@@ -39,6 +45,7 @@ def generate(
         if given:
             raise click.UsageError(f"prompts are given twice, by --prompts and {given[0]}: give one")
         without = [name for name in ("verbose", "no_stream") if options[name]] + ["color"] * (options["color"] == "on")
+        without += ["trace"] * (trace_file is not None)
         if without:
             raise click.UsageError(
                 f"--{without[0].replace('_', '-')} shows one text as it is written: leave out --prompts"
@@ -48,21 +55,36 @@ def generate(
         write_batch(settings, batch_file, together, options["as_json"], quiet)
         return
     from minispec.session import decode
-    from minispec.tokenizer import TextStream
-    from minispec.trace import Run, run_all, token_kinds
-    from minispec.viz import closing_line, legend, rounds, style
+    from minispec.trace import Run
+    from minispec.trace_run import Trace
 
+    check_trace_file(trace_file, settings)
     text = read_prompt(prompt, prompt_option, prompt_file)
     pair, ids = prepare(settings, text, quiet)
-    steps = decode(settings, pair, ids)
+    if trace_file is None:
+        run = Run(ids)
+        write_text(run, run.record(decode(settings, pair, ids)), pair, settings, text, options)
+        return
+    trace = Trace(settings, pair, ids)
+    write_text(trace.run, trace.record(), pair, settings, text, options)
+    keep_beside(trace_file, settings, pair, text, trace, quiet)
+
+
+def write_text(
+    run: Run, steps: Iterator[Step], pair: Pair, settings: Settings, prompt: str, options: dict[str, Any]
+) -> None:
+    """Print a text as the steps of its run bring it, and what there is to say of it at the end."""
+    from minispec.tokenizer import TextStream
+    from minispec.trace import token_kinds
+    from minispec.viz import closing_line, legend, rounds, style
+
     if options["as_json"]:
-        run = run_all(ids, steps)
+        deque(steps, maxlen=0)
         click.echo(json.dumps(run.as_json(text_of(run, pair, settings), settings.as_json())))
         return
-
-    run, color = Run(ids), use_color(options["color"])
+    color, quiet = use_color(options["color"]), options["quiet"]
     if not quiet and sys.stdout.isatty() and sys.stderr.isatty():
-        click.echo(text, err=True, nl=False)  # the reader sees the prompt; standard output holds new text only
+        click.echo(prompt, err=True, nl=False)  # the reader sees the prompt; standard output holds new text only
     stream = TextStream(pair.tokenizer, settings.stop)
     pieces: list[str] = []
 
@@ -73,7 +95,7 @@ def generate(
 
     try:
         kind = "plain"
-        for step in run.record(steps):
+        for step in steps:
             for token, kind in token_kinds(step):
                 show(stream.push(token), kind)
         show(stream.flush(), kind)
@@ -85,8 +107,9 @@ def generate(
     if quiet:
         return
     if options["verbose"]:
-        for line in rounds(run, pair.tokenizer):
-            note(line)
+        color_of_rounds = use_color(options["color"], sys.stderr)
+        for line in rounds(run, pair.tokenizer, color_of_rounds):
+            click.echo(line, err=True, color=color_of_rounds)
     note(closing_line(run, settings.seed if settings.temperature > 0 else None))
     if color and run.drafted:
         click.echo(legend(), err=True, color=sys.stderr.isatty())

@@ -1,0 +1,111 @@
+"""A traced run as a page: one HTML file that needs nothing else, and asks nobody for anything.
+
+The parts are files of their own in `page/`: what they are is seen by those who read them. Data goes in as JSON in which
+no `<` is left, so no token's text can end its element; the script shows it as text alone. And the page's policy names
+the hashes of its one style and its one script: whatever else might get in would not be run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from base64 import b64encode
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from minispec import __version__
+
+MARK = b'<meta name="generator" content="minispec trace'  # by which a page of ours is known
+WITHIN = 1000  # bytes from the beginning
+DEFAULT_NAME = "trace.html"
+
+
+def page(data: dict[str, Any]) -> str:
+    """The HTML of a run, ASCII but for what the page's own parts say."""
+    style, script = part("page.css"), part("page.js")
+    policy = (
+        f"default-src 'none'; style-src {hashed(style)}; script-src {hashed(script)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    filled = {"VERSION": __version__, "POLICY": policy, "STYLE": style, "SCRIPT": script, "DATA": as_script(data)}
+    return re.sub("@([A-Z]+)@", lambda match: filled[match[1]], part("page.html"))  # at once: parts are not searched
+
+
+def part(name: str) -> str:
+    """A file of the page."""
+    return files("minispec").joinpath("page", name).read_text(encoding="utf-8")
+
+
+def hashed(text: str) -> str:
+    """What a policy calls an element with this text."""
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+def as_script(data: dict[str, Any]) -> str:
+    """JSON that may stand in a script element: ASCII, without `<`, `>` and `&`; lone surrogates are escaped, too."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return re.sub("[<>&]", lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def data_of(page_text: str) -> dict[str, Any]:
+    """The data of a page. Raises ValueError for a text that is none."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page_text, re.DOTALL)
+    if found is None:
+        raise ValueError("this text has no data of a trace: give a page that minispec trace has written")
+    data: dict[str, Any] = json.loads(found[1])
+    return data
+
+
+# --- its file ----------------------------------------------------------------------------------------
+
+
+def check_page_file(path: Path) -> None:
+    """Raise ValueError where no page could be written, or another file would be lost: before anything is worked out."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        pass  # it is to be made
+    except NotADirectoryError:
+        raise ValueError(f"the trace file {path} cannot be written: {path.parent} is no folder: name another") from None
+    except (OSError, ValueError) as error:  # a name that is too long, or none
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"the trace file {str(path)!r:.100} cannot be written ({reason}): give another name") from None
+    if path.is_dir():
+        raise ValueError(f"the trace file {path} is a folder: name a file in it, as in {path / DEFAULT_NAME}")
+    if not path.parent.is_dir():
+        raise ValueError(f"the trace file {path} cannot be written: there is no folder {path.parent}: make it first")
+    if path.is_file() and not is_page(path):
+        raise ValueError(f"the trace file {path} is there already and is no trace page: give another name, or move it")
+    if not os.access(path.parent if not path.exists() or path.is_file() else path, os.W_OK):
+        raise ValueError(f"the trace file {path} cannot be written: {path.parent} takes no files: name another place")
+
+
+def is_page(path: Path) -> bool:
+    """Whether a file is a page of ours, which another may take the place of; an empty file is no loss either."""
+    try:
+        with path.open("rb") as file:
+            beginning = file.read(WITHIN)
+    except OSError:
+        return False
+    return MARK in beginning or not beginning
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write a page, whole or not at all. Raises ValueError as check_page_file, and where there is no room."""
+    check_page_file(path)
+    try:
+        if path.exists() and not path.is_file():  # a pipe, a device
+            path.write_text(text, encoding="utf-8")
+            return
+        path = path.resolve()  # of a link, what it leads to
+        unfinished = path.with_name(f"trace.{os.getpid()}.tmp")
+        try:
+            unfinished.write_text(text, encoding="utf-8", newline="\n")
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        raise ValueError(f"the trace file {path} cannot be written ({error.strerror}): name another place") from None

@@ -106,7 +106,9 @@ def words(settings: Settings, data: Json) -> Json:
         "kept": kept_words(data),
         "plain": "",
     }
-    if data["drafts"]:
+    if not data["ids"]:
+        told["idea"] = "No token was written."
+    elif data["drafts"]:
         told["idea"] = (
             "A round is one pass of the target: it checks all guesses at once, keeps them up to the first that it "
             "refuses, and adds a token of its own. The small numbers are the seams between rounds."

@@ -59,7 +59,8 @@ def test_what_is_noted_is_what_passes_from_scratch_say(drafter: Any, sampling: A
     text, judged = list(PROMPT), 0
     for one in noted(drafter, sampling, rule):
         for i, guess in enumerate(one.guesses):
-            above, parent = [], guess.parent
+            above: list[int] = []
+            parent = guess.parent
             while parent >= 0:
                 above.insert(0, one.guesses[parent].token)
                 parent = one.guesses[parent].parent

@@ -33,7 +33,9 @@ def chance(value: float) -> str:
     """A probability with three digits that count."""
     if value in (0, 1):
         return f"{value:.0f}"
-    return f"{value:.3f}" if 0.001 <= value < 0.9995 else f"{value:.7f}" if value > 0.5 else f"{value:.1e}"
+    if 0.001 <= value < 0.9995:
+        return f"{value:.3f}"
+    return f"{value:.7f}" if value > 0.5 else f"{value:.1e}".replace("e-0", "e-")
 
 
 def seconds(value: float) -> str:

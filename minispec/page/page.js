@@ -115,7 +115,7 @@ const turner = (label, face, by) => button(label, face, () => { turnRound(by); a
 
 let chosen = null;
 
-function choose({ lane, round: r, guess }, focus) {
+function choose({ lane, round: r, guess }, { focus = false, stay = false } = {}) {
   for (const old of document.querySelectorAll(".on, .now")) old.classList.remove("on", "now");
   for (const old of document.querySelectorAll(".text [tabindex='0']")) old.tabIndex = -1;
   const round = lanes[lane].rounds[r], thing = guess < 0 ? round.own : round.guesses[guess];
@@ -141,19 +141,20 @@ function choose({ lane, round: r, guess }, focus) {
   at("panel").replaceChildren(...panel, ...Object.keys(LAWS).filter((name) => thing[name]).map((name) => table(name, thing)));
   at("panel").hidden = false;
   at("say").textContent = `${title}, ${said(thing.token)}: ${kind}. ${thing.why}`;
-  if (focus) element.focus();
+  if (focus) element.focus({ preventScroll: true });
+  if (!stay) element.scrollIntoView({ block: "nearest" }); // which may be below the panel
 }
 
 const inSight = (one) => one.element.getClientRects().length > 0;
 function turnToken(by) {
   const list = listed[chosen?.lane ?? "main"].filter(inSight), now = list.findIndex((one) => one.element === chosen?.element);
   const next = list[Math.min(Math.max(now + by, 0), list.length - 1)];
-  if (next) choose(next, true);
+  if (next) choose(next, { focus: true });
 }
 function turnRound(by) {
   const lane = chosen?.lane ?? "main", r = Math.min(Math.max((chosen?.round ?? -1) + by, 0), lanes[lane].rounds.length - 1);
   const first = listed[lane].find((one) => one.round === r && inSight(one));
-  if (first) choose(first, true);
+  if (first) choose(first, { focus: true });
 }
 
 const ANYWHERE = { j: () => turnRound(1), k: () => turnRound(-1), Escape: close };
@@ -172,7 +173,7 @@ document.addEventListener("keydown", (event) => {
 document.addEventListener("click", (event) => {
   const spot = event.target.closest(".t"), rect = event.target.closest("rect[data-round]");
   if (spot?.place) choose(spot.place);
-  if (rect) choose(listed[rect.dataset.lane].find((one) => one.round === Number(rect.dataset.round)));
+  if (rect) choose(listed[rect.dataset.lane].find((one) => one.round === Number(rect.dataset.round)), { stay: true });
 });
 
 // --- time -----------------------------------------------------------------------------------------
@@ -257,6 +258,6 @@ at("save").addEventListener("click", () => {
 });
 const first = listed.main.find((one) => one.element.matches(".refused")) ?? listed.main[0];
 if (first) {
-  if (matchMedia("(min-width: 60rem)").matches) choose(first);
+  if (matchMedia("(min-width: 60rem)").matches) choose(first, { stay: true });
   else first.element.tabIndex = 0;
 }

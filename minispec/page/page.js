@@ -110,7 +110,11 @@ function button(label, face, action) {
   element.addEventListener("click", action);
   return element;
 }
-const close = () => { at("panel").hidden = true; };
+const inPanel = () => at("panel").contains(document.activeElement);
+function close() {
+  if (inPanel()) chosen.element.focus();
+  at("panel").hidden = true;
+}
 const turner = (label, face, by) => button(label, face, () => { turnRound(by); at("panel").querySelector(`[aria-label='${label}']`).focus(); });
 
 let chosen = null;
@@ -120,9 +124,10 @@ function choose({ lane, round: r, guess }, { focus = false, stay = false } = {})
   for (const old of document.querySelectorAll(".text [tabindex='0']")) old.tabIndex = -1;
   const round = lanes[lane].rounds[r], thing = guess < 0 ? round.own : round.guesses[guess];
   const ofRound = listed[lane].filter((one) => one.round === r);
-  const { element } = ofRound.find((one) => one.guess === guess) ?? ofRound[0];
+  const itself = ofRound.find((one) => one.guess === guess && inSight(one)), { element } = itself ?? ofRound[0];
+  const fromPanel = inPanel();
   chosen = { lane, round: r, guess, element };
-  element.classList.add("on");
+  if (itself) element.classList.add("on");
   element.tabIndex = 0;
   element.parentNode.classList.add("now");
   for (const rect of document.querySelectorAll(`rect[data-lane='${lane}'][data-round='${r}']`)) rect.classList.add("now");
@@ -142,6 +147,7 @@ function choose({ lane, round: r, guess }, { focus = false, stay = false } = {})
   at("panel").hidden = false;
   at("say").textContent = `${title}, ${said(thing.token)}: ${kind}. ${thing.why}`;
   if (focus) element.focus({ preventScroll: true });
+  else if (fromPanel) at("panel").querySelector("[aria-current]")?.focus();
   if (!stay) element.scrollIntoView({ block: "nearest" }); // which may be below the panel
 }
 

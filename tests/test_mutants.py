@@ -389,6 +389,8 @@ MUTANTS = [
            "test_trace_notes.py::test_a_block_is_kept_up_to_the_last_coin_that_fell_below"),
     Mutant("what follows an end is refused", "trace_notes", '"refused" if i in verdicts else "lost"', '"refused"',
            "test_trace_notes.py::test_where_a_text_ends_among_guesses_those_after_are_lost"),
+    Mutant("a text may end its element", "trace_page", 're.sub("[<>&]"', 're.sub("[>&]"',
+           "test_trace_page.py::test_whatever_a_text_says_it_is_data"),
     Mutant("a page takes any file's place", "trace_page", "if path.is_file() and not is_page(path):", "if False:",
            "test_cli_trace.py::test_what_cannot_be_is_refused_in_one_line_before_a_model_is_loaded",
            "a model was loaded"),

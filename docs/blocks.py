@@ -41,6 +41,7 @@ SPEEDS = [  # what no two runs agree on
     r"(?<=speed-up )[\d.]+ \([\d.]+ to [\d.]+ over \d+\)",
     r"(?<= %)\s+[\d.]+\s+[\d,.]+$|(?<=n/a)\s+[\d.]+\s+[\d,.]+$",  # the last two columns of compare
 ]
+ADVICE = "why: ", "try: "  # what `compare` adds where speculation happened not to pay
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def blocks(path: Path) -> Iterator[Block]:
 
 def mask(text: str, numbers_vary: bool = False) -> list[str]:
     """The lines of a text without speeds, or without any numbers and the widths of columns that they make."""
-    lines = [line.rstrip() for line in text.strip("\n").splitlines()]
+    lines = [line.rstrip() for line in text.strip("\n").splitlines() if not line.startswith(ADVICE)]
     if numbers_vary:
         words = (re.sub(r"-?\d[\d,.]*", MASK, line) for line in lines)
         return [re.sub(r" +", " ", re.sub(r"-{2,}", "--", line)) for line in words]

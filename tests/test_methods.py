@@ -192,7 +192,8 @@ def test_the_law_that_verify_walks_is_of_the_methods_own_guesses(copies: bool) -
             def draft(*case: Any) -> Draft:
                 found = certain(*case)
                 asked.append(len(found.tokens))
-                return found if copies else Draft(found.tokens, [probs / 2 for probs in found.probs])
+                unsure = [(probs + 1 / model.n_vocab) / 2 for probs in found.probs]
+                return found if copies else Draft(found.tokens, unsure)
 
             inner.draft = draft  # type: ignore[method-assign, assignment]
             return inner

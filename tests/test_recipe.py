@@ -89,3 +89,26 @@ def test_a_folder_without_stories_is_refused(recipe: Any, tmp_path: Path) -> Non
     (tmp_path / "corpus" / "stories.txt").unlink()
     with pytest.raises(SystemExit, match="no stories in"):
         recipe("none")
+
+
+@pytest.mark.parametrize("n", [1, 5, 128, 129, 300])
+def test_attention_by_blocks_is_torchs_own(recipe: Any, n: int) -> None:
+    import torch
+
+    q, k, v = torch.randn(3, 2, 3, n, 7, generator=torch.Generator().manual_seed(n))
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    torch.testing.assert_close(recipe.module.causal(q, k, v), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_dropout_takes_its_share_in_training_alone_by_torchs_seed(recipe: Any) -> None:
+    import torch
+
+    drop, ones = recipe.module.Dropout(0.1), torch.ones(100, 1000)
+    torch.manual_seed(3)
+    once = drop(ones)
+    torch.manual_seed(3)
+    assert torch.equal(once, drop(ones))
+    assert not torch.equal(once, drop(ones))
+    assert (once == 0).float().mean().item() == pytest.approx(26 / 256, abs=0.006)  # six standard deviations
+    assert once.unique().tolist() == pytest.approx([0, 256 / 230])
+    assert torch.equal(drop.eval()(ones), ones)

@@ -9,7 +9,7 @@ that its guess is refused.
 Every stage writes a file under --work and is skipped when it is there, so a run that was
 interrupted goes on from its last checkpoint. Batches are a function of (seed, step) alone:
 stopping and resuming trains on the same tokens as one long run. With glibc,
-MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=8589934592 before the command saves a seventh of the time
+MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=8589934592 before the command saves a sixth of the time
 (memory is kept, and not asked for again every step).
 
 Source: GPT-2 (Radford et al. 2019); soft labels (Hinton, Vinyals, Dean 2015); drawn text and total variation
@@ -125,19 +125,18 @@ class MLP(nn.Module):
 
 
 class Dropout(nn.Module):
-    """A share of the values to zero. The mask comes from NumPy, which draws it ten times as fast as torch on a CPU."""
+    """A share of the values to zero. The mask comes from NumPy, which draws it in a fifth of torch's time."""
 
     def __init__(self, share: float) -> None:
         super().__init__()
-        self.share = share
+        self.below = round(256 * share)  # of a byte's values
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.share == 0:
+        if not self.training or self.below == 0:
             return x
         rng = np.random.default_rng(int(torch.randint(2**62, ())))
         drawn = torch.frombuffer(bytearray(rng.bytes(x.numel())), dtype=torch.uint8).view(x.shape)
-        kept = drawn >= round(256 * self.share)
-        return x * kept / (1 - round(256 * self.share) / 256)
+        return x * (drawn >= self.below) / (1 - self.below / 256)
 
 
 class Block(nn.Module):

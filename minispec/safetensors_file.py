@@ -100,8 +100,9 @@ def _read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
                 pass
             header = json.loads(file.read(length))
     except (SafetensorError, OSError, ValueError) as error:
+        told = repr(" ".join(str(error).split()))[1:-1]  # it may quote the file, and a terminal would obey some of that
         raise ValueError(
-            f"{path} is not a complete safetensors file ({' '.join(str(error).split())[:200]}): it is truncated, "
+            f"{path} is not a complete safetensors file ({told[:200]}): it is truncated, "
             "damaged or of another kind; download or save it again"
         ) from None
     metadata = header.pop("__metadata__", None) or {}

@@ -11,6 +11,7 @@ After the pair in the box has changed, run this once with --all --slow.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -71,25 +72,30 @@ def cut_down(old: str, new: str) -> str:
     return "\n".join(kept) + "\n"
 
 
-def main(arguments: list[str]) -> int:
-    """Do it; the number of documents that were not true, for --check."""
+def main(arguments: list[str] | None = None) -> int:
+    """Do it; exit status 1 if --check found what is not true."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--slow", action="store_true", help="run the examples that take longer, too")
+    parser.add_argument("--all", action="store_true", help="write every output anew, not only what has changed")
+    parser.add_argument("--check", action="store_true", help="change nothing")
+    options = parser.parse_args(arguments)
     changed = 0
     for path in blocks.documents():
         text = old = path.read_text(encoding="utf-8")
-        for block, body in reversed(list(outputs(path, "--slow" in arguments, "--all" in arguments))):
+        for block, body in reversed(list(outputs(path, options.slow, options.all))):
             text = text[: block.start] + body + text[block.start + len(block.body) :]
             print(f"{path.name}:{block.line}: its output has changed")
         text = reading.refreshed(figures.refreshed(text), path)
         changed += text != old
         if text != old:
-            print(f"{path.name}: {'is out of date' if '--check' in arguments else 'brought up to date'}")
-        if text != old and "--check" not in arguments:
+            print(f"{path.name}: {'is out of date' if options.check else 'brought up to date'}")
+        if text != old and not options.check:
             path.write_text(text, encoding="utf-8", newline="\n")
     for line in figures.missing():
         print(line)
-    return bool(changed) if "--check" in arguments else 0
+    return bool(changed and options.check)
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(blocks.ROOT))
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from minispec.costs import Costs, measure_costs
     from minispec.draft_length import AutoLength
     from minispec.gumbel import Gumbel
-    from minispec.model import GPT2, GPT2Config
+    from minispec.model import GPT2
     from minispec.overlapped import speculate_overlapped
+    from minispec.parameters import GPT2Config
     from minispec.plain import generate
+    from minispec.protocols import Draft, Step
     from minispec.sampling import Sampling
-    from minispec.speculative import Dice, Draft, Step, speculate
+    from minispec.speculative import Dice, speculate
     from minispec.tokenizer import load_tokenizer
     from minispec.weights import load_model
 

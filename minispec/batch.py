@@ -20,7 +20,9 @@ import numpy as np
 from minispec.conductor import DRAFT, TARGET, StandIn, run_loops
 from minispec.drafters.models import with_models
 from minispec.plain import generate
-from minispec.speculative import Drafter, DraftLength, Judge, Sampler, Step, Stop, Target, speculate
+from minispec.protocols import Drafter, DraftLength, Sampler, Step, Target
+from minispec.speculative import Judge, speculate
+from minispec.text import Stop
 
 PER_TEXT = (list, tuple, range, np.ndarray)  # how a value for each text is given; anything else is for all of them
 

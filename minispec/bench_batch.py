@@ -24,8 +24,8 @@ from minispec.bench_passes import token_ids
 from minispec.drafters.models import models_of
 from minispec.model import GPT2
 from minispec.plain import generate
+from minispec.protocols import Drafter, Step
 from minispec.sampling import Sampling
-from minispec.speculative import Drafter, Step
 
 STEP = 3  # tokens by which a prompt grows each time it comes again, so that lengths differ
 GREEDY = Sampling(temperature=0.0)

@@ -64,8 +64,9 @@ def measure_memory(models: Sequence[Model], settings: Settings, threads: int) ->
 
 def serve_memory(models: list[list[str]], backend: str, offline: bool) -> Callable[[], dict[str, Any]]:
     """In the worker: load models and fill their caches, counting bytes and seconds."""
+    from minispec.backends import operations
     from minispec.bench_passes import token_ids
-    from minispec.model import STORED, operations
+    from minispec.model import STORED
     from minispec.weights import load_model
 
     for weights in {weights for _, weights in models}:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minispec import made_up
-from minispec.model import GPT2Config
+from minispec.parameters import GPT2Config
 from minispec.theory import memory
 
 RECIPE = 1  # goes up when made_up writes other weights, so that old folders are not taken for new ones

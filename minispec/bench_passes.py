@@ -19,7 +19,8 @@ from minispec.bench_machine import Probe, Timed, seconds_of, time_in_turn
 from minispec.bench_worker import Worker
 
 if TYPE_CHECKING:
-    from minispec.model import GPT2, GPT2Config
+    from minispec.model import GPT2
+    from minispec.parameters import GPT2Config
 
 MOST_ROWS = 16
 CONTEXT, FAR = 64, 1000  # rows before the pass, as far as the context window goes

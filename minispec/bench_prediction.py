@@ -29,9 +29,10 @@ from minispec.draft_length import AutoLength
 from minispec.drafters import SmallModelDrafter
 from minispec.model import GPT2
 from minispec.plain import generate
+from minispec.protocols import Step
 from minispec.sampling import Sampling
 from minispec.session import AUTO
-from minispec.speculative import Dice, Step, speculate
+from minispec.speculative import Dice, speculate
 from minispec.theory import PassCosts, Textbook, expected_tokens, speedup
 
 TURN = 4.0  # plain tokens' time of rounds, before it is the next draft length's turn

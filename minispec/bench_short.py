@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from minispec.bench_texts import write_texts
 from minispec.model import GPT2
-from minispec.speculative import Drafter
+from minispec.protocols import Drafter
 
 LENGTHS = (1, 2, 4, 8)
 

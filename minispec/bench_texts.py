@@ -17,8 +17,9 @@ from tqdm import tqdm
 from minispec.drafters.models import models_of, with_models
 from minispec.model import GPT2
 from minispec.plain import generate
+from minispec.protocols import Drafter
 from minispec.sampling import Sampling
-from minispec.speculative import Drafter, speculate
+from minispec.speculative import speculate
 from minispec.trace import run_all
 
 TRIES = 2  # of every draft length; the better one counts, as the first also warms up

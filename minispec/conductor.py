@@ -22,7 +22,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from minispec.speculative import NO_TREES, Step
+from minispec.protocols import Step
+from minispec.speculative import NO_TREES
 
 TARGET, DRAFT = "target", "draft"  # what a pass is for
 

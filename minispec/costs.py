@@ -24,8 +24,8 @@ from minispec.drafters.models import describe, models_of
 from minispec.user_cache import cache_folder
 
 if TYPE_CHECKING:
+    from minispec.protocols import Drafter
     from minispec.session import Pair
-    from minispec.speculative import Drafter
 
 ROWS = (2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 16)  # that are timed; what lies between is a straight line
 CONTEXT = 64  # tokens before the pass, as far as the context window goes

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from minispec.speculative import Probs
+from minispec.protocols import Probs
 
 Result = TypeVar("Result", bound=Hashable)
 

@@ -21,7 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from minispec.speculative import Probs, Sampler, check_count, checked_law
+from minispec.protocols import Probs, Sampler
+from minispec.speculative import checked_law
+from minispec.text import check_count
 
 KEPT = 64  # places whose noise is remembered: more than a round looks at
 TINY = np.finfo(np.float64).tiny

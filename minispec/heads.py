@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minispec.hub import find_model
-from minispec.model import GPT2, GPT2Config
+from minispec.model import GPT2
 from minispec.model_files import check_inside
+from minispec.parameters import GPT2Config
 from minispec.reference import quantise
 from minispec.safetensors_file import StoredTensor, read_header, read_metadata, read_tensor
 from minispec.user_path import user_path

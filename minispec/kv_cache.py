@@ -80,6 +80,11 @@ class KVCache:
         at: Floats = self.features[self.taps.index(depth), : self.length]
         return at
 
+    def tap(self, depth: int, x: Floats) -> None:
+        """Keep the residual stream x [n_new, n_embd] of the rows after `length`, if this depth is tapped."""
+        if depth in self.taps:
+            self.features[self.taps.index(depth), self.length : self.length + len(x)] = x
+
     def check(self, owner: object, n_new: int) -> None:
         """Raise ValueError unless this cache belongs to `owner` and n_new more positions fit.
 

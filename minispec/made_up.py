@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from minispec.model import GPT2Config
+from minispec.parameters import GPT2Config
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]

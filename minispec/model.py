@@ -1,96 +1,36 @@
-"""GPT-2: one wiring of a pass, for both sets of operations.
+"""GPT-2 as the loop and its users see it: weights that never change, and passes over them.
 
-`reference` and `kernels` have the same functions; this file says in which order they are called. A pass
-takes the ids of n_new positions, appends their keys and values to a cache, and gives logits for the
-last rows that are asked for. It may do so for several texts at once, each with a cache of its own.
-
-Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
+A pass takes the ids of n_new positions, appends their keys and values to a cache, and gives logits for the last rows
+that are asked for. It may do so for several texts at once, each with a cache of its own, and for a tree of guesses.
+What a pass computes is in `wiring.py`; `reference` and `kernels` have its operations.
 """
 
 from __future__ import annotations
 
-import os
-import threading
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
-from dataclasses import dataclass, replace
-from importlib import import_module
-from importlib.util import find_spec
+from dataclasses import replace
 from itertools import accumulate, pairwise
-from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from minispec.backends import MODULES, OnePass, one_pass, operations
 from minispec.cores import count_cores
 from minispec.kv_cache import NO_FEATURES, KVCache
-from minispec.parameters import first_layers, read_weights
-from minispec.speculative import check_count, check_parents, depths
+from minispec.parameters import GPT2Config, first_layers, read_weights
+from minispec.protocols import check_parents, depths
+from minispec.text import check_count
 from minispec.trees import MOST_NODES, Run, lay_out_tree
+from minispec.wiring import Wiring
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
-BACKENDS = ("numba", "numpy")
+Ids = Sequence[int] | Ints
 MOST_ROWS = 256  # of a pass: a longer text is read in several, so that Ctrl-C does not wait for all of it
 STORED: dict[str, type[np.generic]] = {"f32": np.float32, "int8": np.int8}  # how the weights of products are kept
-_MODULES = dict(zip(BACKENDS, ("minispec.kernels", "minispec.reference"), strict=True))
-
-
-class OnePass:
-    """One compiled pass at a time, in one process: Numba's threads abort a second one, and do not survive a fork.
-
-    A pass that is told to use one thread needs none of this: it stays out of Numba's parallel regions.
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.process: int | None = None
-
-    def __enter__(self) -> None:
-        if self.process not in (None, os.getpid()):
-            raise ValueError(
-                "this process was forked after a pass, which compiled threads do not survive: start it by spawn or "
-                "forkserver, or take backend='numpy'"
-            )
-        self.lock.acquire()
-        self.process = os.getpid()
-
-    def __exit__(self, *_: object) -> None:
-        self.lock.release()
-
-
-_passes: dict[str, OnePass | nullcontext[None]] = {"minispec.kernels": OnePass(), "minispec.reference": nullcontext()}
-
-
-def one_pass(ops: ModuleType) -> OnePass | nullcontext[None]:
-    """What a pass of these operations is done in."""
-    return _passes[ops.__name__]
-
-
-@dataclass(frozen=True)
-class GPT2Config:
-    """The shape of a checkpoint; names as in its config.json, but n_ctx and n_vocab."""
-
-    n_layer: int
-    n_head: int
-    n_embd: int
-    n_ctx: int
-    n_vocab: int
-    n_inner: int
-    layer_norm_epsilon: float = 1e-5
-    scale_attn_weights: bool = True
-    scale_attn_by_inverse_layer_idx: bool = False
-
-    def attention_scale(self, layer: int) -> float:
-        """What a score q @ k is multiplied with in this layer."""
-        scale = (self.n_embd // self.n_head) ** -0.5 if self.scale_attn_weights else 1.0
-        return scale / (layer + 1) if self.scale_attn_by_inverse_layer_idx else scale
-
-
-Ids = Sequence[int] | Ints
 
 
 class Request(NamedTuple):
@@ -117,18 +57,6 @@ def cut(requests: Iterable[Request], most_rows: int) -> Iterator[list[Request]]:
                 together, room = [], most_rows
     if together:
         yield together
-
-
-def operations(backend: str) -> ModuleType:
-    """The module with the operations of a backend. Raises ValueError for an unknown one."""
-    if backend not in BACKENDS:
-        raise ValueError(f"backend is {backend!r}: choose one of {', '.join(BACKENDS)}")
-    if backend == "numba" and find_spec("numba") is None:
-        warnings.warn(
-            "Numba is not installed: going on with the plain NumPy, which is slow", RuntimeWarning, stacklevel=1
-        )
-        backend = "numpy"
-    return import_module(_MODULES[backend])
 
 
 class GPT2:
@@ -162,7 +90,12 @@ class GPT2:
     @property
     def backend(self) -> str:
         """The backend that the passes run on: "numba" or "numpy"."""
-        return next(name for name, module in _MODULES.items() if module == self.ops.__name__)
+        return next(name for name, module in MODULES.items() if module == self.ops.__name__)
+
+    @property
+    def wiring(self) -> Wiring:
+        """The pass of this model, operation by operation."""
+        return Wiring(self.config, self.weights, self.ops)
 
     @property
     def n_ctx(self) -> int:
@@ -357,7 +290,7 @@ class GPT2:
         """One request after the other."""
         done = 0
         for ids, cache, n_logits in requests:
-            logits[done : done + n_logits] = self.wired(ids, cache, n_logits)
+            logits[done : done + n_logits] = self.wiring.forward(ids, cache, n_logits)
             done += n_logits
 
     # A tree of guesses: the same pass, over several runs of rows that lie over one another in one cache.
@@ -411,62 +344,13 @@ class GPT2:
         done, length = 0, cache.length
         for run, places in zip(runs, aside, strict=True):
             cache.length = run.n_past
-            logits[done : done + run.n_logits] = self.wired(run.ids, cache, run.n_logits)
+            logits[done : done + run.n_logits] = self.wiring.forward(run.ids, cache, run.n_logits)
             done += run.n_logits
             new = np.flatnonzero(places >= 0)
             self.ops.copy_rows(cache.keys, cache.values, run.n_past + new, places[new])
             if self.taps:
                 cache.features[:, places[new]] = cache.features[:, run.n_past + new]
         cache.length = length
-
-    # The wiring of a pass, for any set of operations. The kernels' own `forward` is the same in one compiled call.
-
-    @np.errstate(over="ignore", invalid="ignore")  # compiled code says nothing either: the logits tell, and are refused
-    def wired(self, new: Ints, cache: KVCache, n_logits: int) -> Floats:
-        """Operation by operation: ids [n_new] -> logits [n_logits, n_vocab]."""
-        w, ops, n_past = self.weights, self.ops, cache.length
-        x = ops.columns(w.wte, w.wte_scale, new) + w.wpe[n_past : n_past + len(new)]
-        for layer in range(self.config.n_layer):
-            self._tap(x, cache, layer)
-            x += self._attention(x, cache, layer)
-            x += self._mlp(x, layer)
-        self._tap(x, cache, self.config.n_layer)
-        x = self._norm(x[len(new) - n_logits :], w.ln_f_weight, w.ln_f_bias)
-        logits: Floats = ops.linear(x, w.lm_head, w.lm_head_scale, w.lm_head_bias)
-        return logits
-
-    def _tap(self, x: Floats, cache: KVCache, depth: int) -> None:
-        """Let the cache keep x [n_new, n_embd], if this depth is tapped."""
-        if depth in self.taps:
-            cache.features[self.taps.index(depth), cache.length : cache.length + len(x)] = x
-
-    def _attention(self, x: Floats, cache: KVCache, layer: int) -> Floats:
-        w, ops = self.weights, self.ops
-        n_new, n_embd = x.shape
-        n_head = self.config.n_head
-        x = self._norm(x, w.ln_1_weight[layer], w.ln_1_bias[layer])
-        qkv = ops.linear(x, w.c_attn_weight[layer], w.c_attn_scale[layer], w.c_attn_bias[layer])
-        # A row of qkv is q of every head, then k, then v: [n_new, 3, n_head, d_head] to [3, n_head, n_new, d_head].
-        split = qkv.reshape(n_new, 3, n_head, n_embd // n_head).transpose(1, 2, 0, 3)
-        q, k, v = np.ascontiguousarray(split)
-        keys, values = cache.keys[layer], cache.values[layer]
-        ops.store(k, v, keys, values, cache.length)
-        out = ops.attention(q, keys, values, cache.length, w.attention_scale[layer])
-        y: Floats = ops.linear(out, w.attn_c_proj_weight[layer], w.attn_c_proj_scale[layer], w.attn_c_proj_bias[layer])
-        return y
-
-    def _mlp(self, x: Floats, layer: int) -> Floats:
-        w, ops = self.weights, self.ops
-        x = self._norm(x, w.ln_2_weight[layer], w.ln_2_bias[layer])
-        up = ops.linear(x, w.c_fc_weight[layer], w.c_fc_scale[layer], w.c_fc_bias[layer])
-        y: Floats = ops.linear(
-            ops.gelu(up), w.mlp_c_proj_weight[layer], w.mlp_c_proj_scale[layer], w.mlp_c_proj_bias[layer]
-        )
-        return y
-
-    def _norm(self, x: Floats, weight: Floats, bias: Floats) -> Floats:
-        y: Floats = self.ops.layer_norm(x, weight, bias, self.config.layer_norm_epsilon)
-        return y
 
     def _checked(self, ids: Ids, cache: KVCache, n_logits: int | None) -> Request:
         array = self._checked_ids(ids)

@@ -42,21 +42,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from minispec.speculative import (
-    Choices,
-    Dice,
-    Draft,
-    Drafter,
-    Drafting,
-    Sampler,
-    Step,
-    Stop,
-    Target,
-    Text,
-    check_count,
-    check_draft,
-    judge,
-)
+from minispec.protocols import Choices, Draft, Drafter, Drafting, Sampler, Step, Target
+from minispec.speculative import Dice, check_draft, judge
+from minispec.text import Stop, Text, check_count
 
 NOTHING = Draft((), ())
 

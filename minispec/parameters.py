@@ -1,4 +1,4 @@
-"""GPT-2's weights as one named tuple, and how a checkpoint's tensors become it.
+"""GPT-2's shape and its weights as one named tuple, and how a checkpoint's tensors become it.
 
 The layers' arrays of a kind lie in one array with the layer as its first axis, so that a compiled pass takes the
 whole model as one argument. Shapes of products' weights are given as before packing: `reference.pack` leaves them,
@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +23,29 @@ from numpy.typing import NDArray
 from minispec.cores import count_cores
 from minispec.reference import quantise
 
-if TYPE_CHECKING:
-    from minispec.model import GPT2Config
-
 Floats = NDArray[np.float32]
 BLOCK = 4096  # tokens whose embeddings are read at a time
 MOST_THREADS = 8  # more than that only wait for memory
+
+
+@dataclass(frozen=True)
+class GPT2Config:
+    """The shape of a checkpoint; names as in its config.json, but n_ctx and n_vocab."""
+
+    n_layer: int
+    n_head: int
+    n_embd: int
+    n_ctx: int
+    n_vocab: int
+    n_inner: int
+    layer_norm_epsilon: float = 1e-5
+    scale_attn_weights: bool = True
+    scale_attn_by_inverse_layer_idx: bool = False
+
+    def attention_scale(self, layer: int) -> float:
+        """What a score q @ k is multiplied with in this layer."""
+        scale = (self.n_embd // self.n_head) ** -0.5 if self.scale_attn_weights else 1.0
+        return scale / (layer + 1) if self.scale_attn_by_inverse_layer_idx else scale
 
 
 class Weights(NamedTuple):

@@ -8,7 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from minispec.speculative import Choices, Dice, Sampler, Step, Stop, Target, Text, checked_law
+from minispec.protocols import Choices, Sampler, Step, Target
+from minispec.speculative import Dice, checked_law
+from minispec.text import Stop, Text
 
 
 def generate(

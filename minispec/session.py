@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from minispec.drafts import takes_draft_weights
 from minispec.hub import short_name
-from minispec.methods import takes_draft_weights
 
 if TYPE_CHECKING:
     from minispec.costs import Costs
     from minispec.model import GPT2
-    from minispec.speculative import Drafter, DraftLength, Sampler, Step
+    from minispec.protocols import Drafter, DraftLength, Sampler, Step
     from minispec.tokenizer import Tokenizer
 
 AUTO = "auto"  # the draft length that pays best at what things cost here
@@ -38,7 +38,7 @@ class Settings:
     """Everything that a run depends on; the defaults of every command are here and nowhere else."""
 
     target: str = "story-target"
-    draft: str | None = None  # as methods.py has it; None: DEFAULT_DRAFTS has one; "none": no drafter
+    draft: str | None = None  # as drafts.py has it; None: DEFAULT_DRAFTS has one; "none": no drafter
     num_draft_tokens: int | str = AUTO  # a number, or AUTO
     max_new_tokens: int = 128
     temperature: float = 0.0
@@ -62,7 +62,7 @@ class Settings:
 
     @property
     def draft_name(self) -> str | None:
-        """What drafts, as `methods.py` has it, or None. Raises ValueError where there is no default."""
+        """What drafts, as `drafts.py` has it, or None. Raises ValueError where there is no default."""
         name = default_draft(self.target) if self.draft is None else self.draft
         if name is None:
             raise ValueError(
@@ -124,7 +124,7 @@ def open_pair(settings: Settings, target: GPT2 | None = None) -> Pair:
 
     Raises ValueError for models and methods that cannot be had, and for vocabularies that differ.
     """
-    from minispec.methods import build_drafter, models_in, parts_of, taps_of
+    from minispec.drafts import build_drafter, models_in, parts_of, taps_of
     from minispec.tokenizer import check_same_vocabulary, load_tokenizer
     from minispec.weights import load_model
 
@@ -149,7 +149,7 @@ def open_pair(settings: Settings, target: GPT2 | None = None) -> Pair:
 def check_ways(settings: Settings) -> None:
     """Raise ValueError for ways to guess and to judge that do not go together, or a tree that nothing could guess."""
     from minispec.drafters.small_model_tree import check_widths
-    from minispec.methods import parts_of
+    from minispec.drafts import parts_of
 
     if settings.schedule != Settings.schedule and (settings.tree or settings.verification != Settings.verification):
         other = "--tree" if settings.tree else f"--verification {settings.verification}"

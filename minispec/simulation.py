@@ -25,7 +25,7 @@ from tqdm import tqdm
 from minispec import trials as plain_trials
 from minispec.chi_square import ChiSquare, chi_square
 from minispec.rules import RULES, Exact, Plan, exact
-from minispec.speculative import check_count
+from minispec.text import check_count
 from minispec.trials import Floats, Ints, cumulate, make_guide, make_key
 
 MOST_TOKENS = 1 << 16

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from itertools import zip_longest
 from typing import Any, TypeVar
 
-from minispec.speculative import Step
+from minispec.protocols import Step
 from minispec.trace import Run
 
 Sums = TypeVar("Sums", "Counts", "Seconds")

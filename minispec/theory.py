@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from minispec.model import GPT2Config
+    from minispec.parameters import GPT2Config
 
 MOST_DRAFT = 64  # the longest draft that best_draft_length looks at, unless it is told otherwise
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from minispec.speculative import Step
+from minispec.protocols import Step
 
 
 def token_kinds(step: Step) -> list[tuple[int, str]]:

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minispec.gumbel import Gumbel
+from minispec.protocols import Draft, Probs, Sampler, Step, depths
 from minispec.sampling import Sampling
-from minispec.speculative import Dice, Draft, Judge, Probs, Sampler, Step, depths, judge, judge_block, residual
+from minispec.speculative import Dice, Judge, judge, judge_block, residual
 from minispec.trace import token_kinds
 
 TOP = 5  # tokens that are kept of a distribution

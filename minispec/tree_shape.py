@@ -22,7 +22,7 @@ from heapq import heappop, heappush
 from itertools import accumulate, pairwise
 
 from minispec.costs import Costs
-from minispec.speculative import Step
+from minispec.protocols import Step
 
 Accept = Sequence[Sequence[float]]
 

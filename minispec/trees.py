@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from minispec.speculative import depths
+from minispec.protocols import depths
 
 Ints = NDArray[np.int64]
 MOST_NODES = 64  # guesses of a tree: so many rows a cache has to spare beyond its window

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from minispec.speculative import Choices, Draft, Probs, Sampler, checked_law
+from minispec.protocols import Choices, Draft, Probs, Sampler
+from minispec.speculative import checked_law
 from minispec.trees import path_to
 
 ENOUGH = 0.3  # so likely is enough anywhere

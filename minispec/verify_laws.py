@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from minispec.drafters import SmallModelDrafter, SmallModelTreeDrafter
 from minispec.drafters.models import models_of, sees_target, with_models
 from minispec.enumeration import Script, law
+from minispec.protocols import Draft, Drafter, Drafting, Probs, Sampler, Target
 from minispec.sampling import Sampling
 from minispec.session import Pair
-from minispec.speculative import Draft, Drafter, Drafting, Judge, Probs, Sampler, Target, judge, speculate
+from minispec.speculative import Judge, judge, speculate
 from minispec.trace import run_all
 from minispec.trees import check_path, path_to
 from minispec.verify_texts import Counts, Mismatch, Rng, models_alike, random_prompt

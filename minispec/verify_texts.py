@@ -22,9 +22,10 @@ from minispec.gumbel import Gumbel
 from minispec.kv_cache import KVCache
 from minispec.model import GPT2
 from minispec.plain import generate
+from minispec.protocols import Draft, Drafter, Sampler
 from minispec.sampling import Sampling
 from minispec.session import Pair
-from minispec.speculative import Draft, Drafter, Sampler, speculate
+from minispec.speculative import speculate
 from minispec.trace import Run, run_all
 
 Rng = np.random.Generator

@@ -16,9 +16,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from minispec.backends import operations
 from minispec.hub import find_model
 from minispec.json_file import read_json
-from minispec.model import GPT2, STORED, GPT2Config, operations
+from minispec.model import GPT2, STORED
+from minispec.parameters import GPT2Config
 from minispec.safetensors_file import StoredTensor, check_dtype, read_tensor, same_values, stored_tensors
 from minispec.vocabulary import count_tokens
 

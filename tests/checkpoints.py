@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from minispec.model import GPT2Config
+from minispec.parameters import GPT2Config
 
 Floats = NDArray[np.float32]
 Stored = tuple[str, tuple[int, ...], bytes]  # dtype as safetensors calls it, shape, bytes

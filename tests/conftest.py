@@ -17,10 +17,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from minispec import costs
+from minispec.backends import operations
 from minispec.cli import main
 from minispec.commands import shared
 from minispec.costs import Costs, file_of, keep_costs
-from minispec.model import operations
 from minispec.session import Settings, open_pair
 
 quick = settings(

@@ -13,7 +13,8 @@ from checkpoints import safetensors_bytes, stored_as, tiny_tensors
 from numpy.typing import NDArray
 
 from minispec.heads import VERSION, fingerprint
-from minispec.model import GPT2, GPT2Config
+from minispec.model import GPT2
+from minispec.parameters import GPT2Config
 
 
 def write_heads(

@@ -17,7 +17,7 @@ from checkpoints import write_checkpoint
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from minispec.model import GPT2Config
+from minispec.parameters import GPT2Config
 from minispec.vocabulary import byte_letters
 
 T = TypeVar("T")

@@ -22,8 +22,9 @@ from toys import ODD, TEMPERS, Contrary, all_work_shared, bits, certain, drafter
 
 from minispec import Gumbel, Sampling, generate, generate_batch, load_tokenizer, model, speculate, speculate_batch
 from minispec.drafters import SmallModelDrafter
-from minispec.model import GPT2, GPT2Config, cut
-from minispec.speculative import Draft, Step
+from minispec.model import GPT2, cut
+from minispec.parameters import GPT2Config
+from minispec.protocols import Draft, Step
 
 KINDS = [("numba", "f32"), ("numba", "int8"), ("numpy", "f32")]
 kinds = st.sampled_from([*KINDS, KINDS[0], KINDS[0]])

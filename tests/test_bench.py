@@ -37,8 +37,9 @@ from minispec.bench_passes import PassTime
 from minispec.bench_texts import Program, Written
 from minispec.bench_worker import Worker
 from minispec.drafters import SmallModelDrafter
-from minispec.model import GPT2, GPT2Config
+from minispec.model import GPT2
 from minispec.options import PARTS
+from minispec.parameters import GPT2Config
 from minispec.session import Settings
 from minispec.user_cache import cache_folder
 

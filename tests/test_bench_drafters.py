@@ -11,7 +11,8 @@ import pytest
 from minispec import bench_drafters
 from minispec.bench_drafters import arrays_of, every_draft, guess_cost
 from minispec.drafters import CombinedDrafter, EarlyExitDrafter, SmallModelDrafter, SuffixDrafter
-from minispec.methods import METHODS, parts_of
+from minispec.drafts import parts_of
+from minispec.methods import METHODS
 from minispec.sweep_counts import Counts, Seconds
 
 

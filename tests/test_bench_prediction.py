@@ -14,10 +14,12 @@ from minispec.bench_prediction import Predicted, Way, measure_predictions, row_o
 from minispec.bench_scripts import PROMPT, Script, agreeing, patterns, round_sizes
 from minispec.costs import Costs
 from minispec.drafters import SmallModelDrafter
-from minispec.model import GPT2, GPT2Config
+from minispec.model import GPT2
+from minispec.parameters import GPT2Config
+from minispec.protocols import Step
 from minispec.sampling import Sampling
 from minispec.session import AUTO
-from minispec.speculative import Step, speculate
+from minispec.speculative import speculate
 from minispec.theory import expected_tokens
 
 SMALL = GPT2Config(n_layer=2, n_head=2, n_embd=32, n_ctx=96, n_vocab=300, n_inner=64)

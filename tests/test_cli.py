@@ -15,7 +15,7 @@ import pytest
 from checkpoints import TINY, tiny_tensors, write_checkpoint
 
 from minispec.made_up import write_scripted_pair
-from minispec.model import GPT2Config
+from minispec.parameters import GPT2Config
 
 PROMPT = "Once upon a time"
 MINISPEC = [sys.executable, "-m", "minispec"]

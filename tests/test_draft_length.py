@@ -16,8 +16,9 @@ from minispec.costs import Costs
 from minispec.draft_length import AutoGuide, AutoLength, Chances, Prices
 from minispec.drafters import SmallModelDrafter
 from minispec.drafters.small_model import probability
+from minispec.protocols import Fixed, Guide
 from minispec.sampling import Sampling
-from minispec.speculative import Fixed, Guide, speculate
+from minispec.speculative import speculate
 from minispec.theory import best_draft_length, speedup
 
 # As measured with GPT-2 medium and small in 8 bits, where memory is slow and where it is fast.

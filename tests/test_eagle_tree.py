@@ -18,8 +18,9 @@ from toys import ids_of
 from minispec.drafters.eagle_tree import EagleTreeDrafter
 from minispec.enumeration import Script, law
 from minispec.plain import generate
+from minispec.protocols import Draft, Step
 from minispec.sampling import Sampling
-from minispec.speculative import Dice, Draft, Step, speculate
+from minispec.speculative import Dice, speculate
 
 both = pytest.mark.parametrize("backend", BACKENDS)
 

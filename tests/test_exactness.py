@@ -35,10 +35,11 @@ from minispec.draft_length import AutoLength
 from minispec.drafters import SmallModelDrafter
 from minispec.enumeration import Script, law
 from minispec.gumbel import KEPT, Gumbel
-from minispec.model import GPT2Config
+from minispec.parameters import GPT2Config
 from minispec.plain import generate
+from minispec.protocols import Step
 from minispec.sampling import Sampling
-from minispec.speculative import Dice, Step, speculate
+from minispec.speculative import Dice, speculate
 from minispec.verify_known import GOLDEN, logits_hash
 from minispec.verify_laws import AsTheyAre
 from minispec.verify_texts import threads

@@ -26,8 +26,9 @@ from minispec.enumeration import Script, law
 from minispec.gumbel import Gumbel
 from minispec.hub import find_model
 from minispec.ngram_table import NgramTable, count_table, load_table, save_table
+from minispec.protocols import Draft, always
 from minispec.sampling import Sampling
-from minispec.speculative import Dice, Draft, always
+from minispec.speculative import Dice
 from minispec.tokenizer import Tokenizer
 
 GREEDY, ANY, DICE = Sampling(), Sampling(1.0), Dice(0)

@@ -14,7 +14,7 @@ from checkpoints import write_checkpoint
 from minispec import load_model
 from minispec.drafters import MedusaDrafter, ParallelDrafter
 from minispec.heads import read_heads
-from minispec.model import GPT2Config
+from minispec.parameters import GPT2Config
 from minispec.sampling import Sampling
 from minispec.speculative import speculate
 

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from toys import ODD, bits, story_model, tiny_model
 
 from minispec import reference
-from minispec.model import STORED, GPT2Config
-from minispec.parameters import Weights
+from minispec.model import STORED
+from minispec.parameters import GPT2Config, Weights
 
 pytest.importorskip("numba", reason="the kernels need Numba")
 from minispec import kernels
@@ -189,7 +189,7 @@ def test_a_pass_as_one_call_has_the_bits_of_its_operations_one_by_one(
     n_logits = data.draw(st.integers(0, n_new))
     ids = np.array(data.draw(st.lists(st.integers(0, config.n_vocab - 1), min_size=n_past + n_new, max_size=20)))
     whole, cut = model.new_cache(), model.new_cache()
-    expected = model.wired(ids[: n_past + n_new], whole, n_past + n_new)
+    expected = model.wiring.forward(ids[: n_past + n_new], whole, n_past + n_new)
     model.forward(ids[:n_past].tolist(), cut)
     logits = np.full((n_logits, config.n_vocab), np.nan, np.float32)
     epsilon, sequences = np.float32(config.layer_norm_epsilon), np.array([[0, n_past, n_new, n_logits]], np.int64)
@@ -206,7 +206,7 @@ def test_threads_wait_for_each_other() -> None:
     model = story_model("story-target", "numba")
     ids = np.arange(30, 42)
     alone, together = (model.new_cache() for _ in range(2))
-    expected = model.wired(ids, alone, len(ids))
+    expected = model.wiring.forward(ids, alone, len(ids))
     for n_crew in (2, 3) * 20:
         logits = np.full_like(expected, np.nan)
         epsilon = np.float32(model.config.layer_norm_epsilon)

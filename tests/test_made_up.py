@@ -9,7 +9,8 @@ import pytest
 
 from minispec import Sampling, generate, load_model, load_tokenizer, made_up, speculate
 from minispec.drafters import SmallModelDrafter
-from minispec.model import GPT2, GPT2Config
+from minispec.model import GPT2
+from minispec.parameters import GPT2Config
 
 TARGET = GPT2Config(n_layer=3, n_head=4, n_embd=128, n_ctx=256, n_vocab=700, n_inner=512)
 DRAFT = GPT2Config(n_layer=1, n_head=2, n_embd=64, n_ctx=256, n_vocab=700, n_inner=256)

@@ -22,11 +22,12 @@ from minispec.costs import file_of
 from minispec.drafters import CombinedDrafter, NgramDrafter, PromptLookupDrafter, SmallModelDrafter, SuffixDrafter
 from minispec.drafters.models import describe, models_of
 from minispec.drafters.ngram import FILE, table_of
+from minispec.drafts import help_lines, is_lossy, is_model, models_in, parts_of, takes_draft_weights, usage
 from minispec.hub import find_model
-from minispec.methods import METHODS, help_lines, is_lossy, is_model, models_in, parts_of, takes_draft_weights, usage
+from minispec.methods import METHODS
 from minispec.prompts import Prompt
+from minispec.protocols import Draft
 from minispec.session import Pair, Settings, open_pair
-from minispec.speculative import Draft
 from minispec.sweep import job_key, make_jobs
 from minispec.verify_laws import joint_law
 from minispec.verify_texts import Mismatch, same_bits, same_text

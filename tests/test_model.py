@@ -16,7 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toys import ODD, tiny_model
 
-from minispec.model import GPT2, GPT2Config, operations
+from minispec.backends import operations
+from minispec.model import GPT2
+from minispec.parameters import GPT2Config
 
 BACKENDS = ["numba", "numpy"]
 configs = st.sampled_from([TINY, ODD])
@@ -122,7 +124,7 @@ def test_an_unknown_backend_is_refused() -> None:
 
 
 def test_without_numba_the_plain_numpy_runs_and_says_that_it_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    import minispec.model as module
+    import minispec.backends as module
 
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     with pytest.warns(RuntimeWarning, match="Numba is not installed.*slow"):

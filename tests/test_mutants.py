@@ -98,7 +98,7 @@ MUTANTS = [
     # the loop
     Mutant("stop token looked for at the end of a block only", "speculative",
            "            if finish:\n                break\n", "", WHOLE_LAW),
-    Mutant("limit before stop", "speculative", "if self.stop is not None and n_new and",
+    Mutant("limit before stop", "text", "if self.stop is not None and n_new and",
            "if self.stop is not None and 0 < n_new < self.limit - self.n_prompt and",
            "test_speculative.py::test_stop_anywhere_in_a_block"),
     Mutant("a guess beyond the limit", "speculative", "min(guide.most(), text.room - 1)",
@@ -152,13 +152,13 @@ MUTANTS = [
     Mutant("noise of another law", "gumbel", "rng.standard_exponential(n_vocab)", "rng.random(n_vocab)",
            "test_exactness.py::test_picks_by_noise_follow_their_law"),
     # the model and its cache
-    Mutant("stale cache row after a rollback", "model", "        ops.store(k, v, keys, values, cache.length)",
+    Mutant("stale cache row after a rollback", "wiring", "        ops.store(k, v, keys, values, cache.length)",
            "        if not keys[:, cache.length].any():\n"
            "            ops.store(k, v, keys, values, cache.length)", GREEDY),
     Mutant("a truncated cache keeps a row", "kv_cache", "self.length = int(length)",
            "self.length = min(self.length, int(length) + 1)", BITS),
-    Mutant("positions counted from the start of a pass", "model", "w.wpe[n_past : n_past + len(new)]",
-           "w.wpe[: len(new)]", BITS),
+    Mutant("positions counted from the start of a pass", "wiring", "w.wpe[n_past : n_past + len(ids)]",
+           "w.wpe[: len(ids)]", BITS),
     Mutant("a row sees the row after it", "reference", "seen = n_past + row + 1",
            "seen = min(n_past + row + 2, n_past + n_new)", BITS),
     Mutant("a BLAS for all rows at once", "reference", "        out[row] = x[row] @ weight * scale + bias",
@@ -186,7 +186,7 @@ MUTANTS = [
     # trees and blocks
     Mutant("the original law for draws without replacement", "drafters.small_model_tree",
            "        yield taken[-1], law\n", "        yield taken[-1], sampling.probs(logits, position)\n", BRANCHES),
-    Mutant("siblings judged youngest first", "speculative",
+    Mutant("siblings judged youngest first", "protocols",
            "return [child for child, parent in enumerate(self.parents) if parent == guess]",
            "return [child for child, parent in enumerate(self.parents) if parent == guess][::-1]", BRANCHES),
     Mutant("a younger sibling judged by the whole target", "speculative",
@@ -394,7 +394,8 @@ MUTANTS = [
     Mutant("a page takes any file's place", "trace_page", "if path.is_file() and not is_page(path):", "if False:",
            "test_cli_trace.py::test_what_cannot_be_is_refused_in_one_line_before_a_model_is_loaded",
            "a model was loaded"),
-    Mutant("a round's line of any length", "viz", "for text, _ in pieces) <= room:", "for text, _ in pieces) <= 9999:",
+    Mutant("a round's line of any length", "viz_rounds",
+           "for text, _ in pieces) <= room:", "for text, _ in pieces) <= 9999:",
            "test_viz.py::test_a_round_is_a_line_of_80_columns_at_most"),
     # drafting while checking
     Mutant("a bonus token after a fresh guess", "overlapped",

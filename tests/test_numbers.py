@@ -29,8 +29,9 @@ from minispec.gumbel import Gumbel
 from minispec.model import GPT2
 from minispec.overlapped import speculate_overlapped
 from minispec.plain import generate
+from minispec.protocols import Draft
 from minispec.sampling import Sampling
-from minispec.speculative import Draft, speculate
+from minispec.speculative import speculate
 from minispec.typical import judge_typical
 
 SAMPLINGS = [Sampling(), Sampling(1.0), Sampling(0.7, top_k=2), Sampling(1.3, top_p=0.8), Sampling(1.0, 3, 0.5)]

@@ -21,10 +21,12 @@ from minispec.drafters.eagle import EagleDrafter
 from minispec.drafters.mtp import MTPDrafter
 from minispec.enumeration import Script, law
 from minispec.gumbel import Gumbel
-from minispec.model import GPT2, GPT2Config
+from minispec.model import GPT2
+from minispec.parameters import GPT2Config
 from minispec.plain import generate
+from minispec.protocols import Draft, Drafting, Step, always
 from minispec.sampling import Sampling
-from minispec.speculative import Dice, Draft, Drafting, Step, always, speculate
+from minispec.speculative import Dice, speculate
 from minispec.verify_texts import threads
 
 BACKENDS = ["numba", "numpy"]

@@ -26,15 +26,15 @@ from scipy import stats
 from strategies import Case, cases, mixed, row_pairs, samplings
 from test_exactness import AnyNoise, Outcome, differences, targets_law
 
+from minispec.backends import _passes
 from minispec.drafters import SmallModelDrafter, SmallModelTreeDrafter
 from minispec.enumeration import InTurn, Script, law
 from minispec.gumbel import Gumbel
-from minispec.model import _passes
 from minispec.overlapped import OverlappedStep, speculate_overlapped, two_dice
 from minispec.plain import generate
+from minispec.protocols import Draft
 from minispec.sampling import Sampling
 from minispec.session import Settings, decode, open_pair
-from minispec.speculative import Draft
 from minispec.verify_laws import AsTheyAre
 
 ANY, GREEDY = Sampling(1.0), Sampling()

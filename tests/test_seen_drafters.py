@@ -43,12 +43,14 @@ from minispec.enumeration import Script, law
 from minispec.gumbel import Gumbel
 from minispec.heads import read_heads
 from minispec.methods import METHODS as METHODS_BY_NAME
-from minispec.model import GPT2, GPT2Config
+from minispec.model import GPT2
+from minispec.parameters import GPT2Config
 from minispec.plain import generate
+from minispec.protocols import Draft, Step, always, depths
 from minispec.reference import quantise
 from minispec.sampling import Sampling
 from minispec.session import Pair
-from minispec.speculative import Dice, Draft, Step, always, depths, speculate
+from minispec.speculative import Dice, speculate
 from minispec.typical import judge_typical, likely_enough
 from minispec.verify_laws import same_law
 from minispec.verify_texts import same_bits, same_text

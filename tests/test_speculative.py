@@ -18,8 +18,9 @@ import minispec.speculative as module
 from minispec.drafters import SmallModelDrafter
 from minispec.enumeration import law
 from minispec.plain import generate
+from minispec.protocols import Draft, Step
 from minispec.sampling import Sampling
-from minispec.speculative import Draft, Step, residual, speculate
+from minispec.speculative import residual, speculate
 from minispec.verify_laws import ReadTexts
 
 ANY = Sampling(1.0)
@@ -260,17 +261,23 @@ def test_nonsense_is_refused_at_once(wrong: dict[str, Any], message: str) -> Non
         speculate(table(3, 0), drafter, ids, sampling=ANY, **call)
 
 
-# --- the file stands alone -----------------------------------------------------------------------------
+# --- the loop stands alone -----------------------------------------------------------------------------
 
 
-def test_the_loop_imports_numpy_and_the_standard_library_only(tmp_path: Path) -> None:
-    source = Path(module.__file__).read_text(encoding="utf-8")
+def test_the_loop_is_three_files_that_need_numpy_and_the_standard_library_only(tmp_path: Path) -> None:
+    alone = tmp_path / "minispec"
+    alone.mkdir()
+    (alone / "__init__.py").touch()
     names = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names.add((node.module or "").partition(".")[0])
-    assert names - set(sys.stdlib_module_names) == {"numpy"}
-    (tmp_path / "alone.py").write_text(source, encoding="utf-8")
-    subprocess.run([sys.executable, "-c", "import alone; alone.speculate"], cwd=tmp_path, check=True)
+    for name in ("speculative", "protocols", "text"):
+        source = Path(module.__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+        (alone / f"{name}.py").write_text(source, encoding="utf-8")
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                names.add((node.module or "").partition(".")[0])
+    assert names - set(sys.stdlib_module_names) == {"numpy", "minispec"}
+    code = "import minispec.speculative as loop; loop.speculate; print(loop.__file__)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert Path(done.stdout.strip()) == alone / "speculative.py"

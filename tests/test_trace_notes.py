@@ -13,8 +13,9 @@ from toys import tiny_model
 from minispec.drafters import SmallModelDrafter, SmallModelTreeDrafter
 from minispec.gumbel import Gumbel
 from minispec.plain import generate
+from minispec.protocols import Step
 from minispec.sampling import Sampling
-from minispec.speculative import Step, judge, judge_block, residual, speculate
+from minispec.speculative import judge, judge_block, residual, speculate
 from minispec.trace import run_all
 from minispec.trace_data import acceptance, round_data
 from minispec.trace_notes import Notes, Round, top_of

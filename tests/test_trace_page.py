@@ -21,8 +21,8 @@ from traced import HOSTILE, PROMPT, check_figures, pair_for, traced
 
 from minispec.drafters.eagle import three_depths
 from minispec.methods import METHODS
+from minispec.protocols import Step
 from minispec.session import Settings, decode, open_pair
-from minispec.speculative import Step
 from minispec.trace_data import joined, token_text, trace_data
 from minispec.trace_page import as_script, data_of, hashed, page, part
 from minispec.trace_run import Trace, trace_plain

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from minispec import reference
 from minispec.kernels import NO_FEATURES, NOTHING
 from minispec.kernels.whole_pass import lay_out
-from minispec.model import GPT2Config
-from minispec.speculative import depths
+from minispec.parameters import GPT2Config
+from minispec.protocols import depths
 from minispec.trees import MOST_NODES, branches, path_to
 from minispec.verify_texts import threads
 

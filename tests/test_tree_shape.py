@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minispec.costs import Costs
-from minispec.speculative import Step, depths
+from minispec.protocols import Step, depths
 from minispec.tree_shape import accept_table, expected_tokens, grow, shape
 
 MOST = 5

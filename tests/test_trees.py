@@ -24,14 +24,15 @@ from minispec.batch import speculate_batch
 from minispec.drafters import SmallModelDrafter, SmallModelTreeDrafter
 from minispec.enumeration import Script, law
 from minispec.gumbel import Gumbel
-from minispec.model import GPT2Config
+from minispec.parameters import GPT2Config
 from minispec.plain import generate
+from minispec.protocols import Draft, Step, depths
 from minispec.sampling import Sampling
-from minispec.speculative import Draft, Step, depths, judge_block, speculate
+from minispec.speculative import judge_block, speculate
 from minispec.trace import Run, run_all, token_kinds
 from minispec.verify_laws import AsTheyAre
 from minispec.verify_texts import threads
-from minispec.viz import rounds
+from minispec.viz_rounds import rounds
 
 BACKENDS = ["numba", "numpy"]
 GREEDY, ANY = Sampling(), Sampling(1.0)

@@ -18,7 +18,7 @@ from test_on_features import ANY, Forced, read
 from minispec import load_model
 from minispec.drafters import EagleDrafter, MTPDrafter
 from minispec.heads import read_heads
-from minispec.model import GPT2Config
+from minispec.parameters import GPT2Config
 from minispec.speculative import speculate
 
 REASON = "needs torch and tokenizers: pip install -e .[train]"

@@ -12,12 +12,14 @@ from checkpoints import TINY, tiny_tensors, write_checkpoint
 from toys import ODD, tiny_model
 
 import minispec
+import minispec.protocols as protocols
 import minispec.speculative as speculative
 import minispec.verify as verify
 import minispec.verify_known as verify_known
 from minispec.drafters import SmallModelDrafter
 from minispec.kernels import fused
-from minispec.model import GPT2, GPT2Config
+from minispec.model import GPT2
+from minispec.parameters import GPT2Config
 from minispec.plain import generate
 from minispec.sampling import Sampling
 from minispec.session import Pair, Settings
@@ -314,7 +316,7 @@ def test_a_draft_model_that_fails(run: Any, folders: list[str], monkeypatch: pyt
 def test_a_drafter_that_never_guesses(run: Any, folders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from minispec.drafters.small_model import SmallModelDrafting
 
-    monkeypatch.setattr(SmallModelDrafting, "draft", lambda *_: speculative.Draft([], []))
+    monkeypatch.setattr(SmallModelDrafting, "draft", lambda *_: protocols.Draft([], []))
     status, out, _ = run(*folders, "--quick", "--json", "--coupling", "gumbel")
     assert status == 1
     assert failing(out) == {"greedy", "gumbel"}

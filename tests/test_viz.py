@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-from minispec.speculative import Step
+from minispec.protocols import Step
 from minispec.trace import Run, run_all, token_kinds
-from minispec.viz import closing_line, columns, comparison, number, rate, rounds, style, why_slower
+from minispec.viz import closing_line, comparison, number, rate, style, why_slower
+from minispec.viz_rounds import columns, rounds
 
 PLAIN = Run([1], [Step((), 0, (t,), None, 0.0, 0.010) for t in range(10)], 0.100)
 

@@ -20,8 +20,8 @@ from minispec.commands.bench import drafts_of
 from minispec.drafters import CombinedDrafter, MedusaDrafter, ParallelDrafter, SmallModelDrafter, SmallModelTreeDrafter
 from minispec.drafters.eagle_tree import EagleTreeDrafter
 from minispec.drafters.models import branches, describe, warm_up
+from minispec.drafts import parts_of
 from minispec.heads import read_heads
-from minispec.methods import parts_of
 from minispec.model import GPT2
 from minispec.prompts import Prompt
 from minispec.session import Pair, Settings, check_drafter, decode, open_pair

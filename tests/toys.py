@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from minispec.costs import Costs
 from minispec.drafters import SmallModelDrafter
 from minispec.drafters.small_model_tree import without
-from minispec.model import GPT2, GPT2Config
-from minispec.speculative import Draft, Fixed
+from minispec.model import GPT2
+from minispec.parameters import GPT2Config
+from minispec.protocols import Draft, Fixed
 from minispec.trees import path_to
 from minispec.verify_laws import ReadTexts
 from minispec.weights import load_model

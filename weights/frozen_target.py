@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from train import Block, Recipe
 
 from minispec.heads import fingerprint_of
-from minispec.model import GPT2Config
+from minispec.parameters import GPT2Config
 from minispec.vocabulary import count_tokens
 from minispec.weights import Checkpoint
 

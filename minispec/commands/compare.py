@@ -12,7 +12,7 @@ import click
 
 from minispec.commands.shared import prepare, text_of
 from minispec.commands.trace import check_trace_file, keep_beside
-from minispec.methods import epilog
+from minispec.drafts import epilog
 from minispec.options import TRACE_OPTION, Number, read_prompt, settings_from, shared_options, use_color
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ def compare(
     settings = settings_from(options)
     from minispec.session import decode
     from minispec.trace import run_all
-    from minispec.viz import comparison, rounds, why_slower
+    from minispec.viz import comparison, why_slower
+    from minispec.viz_rounds import rounds
 
     if settings.draft_name is None or settings.num_draft_tokens == 0:
         raise click.UsageError("compare needs guesses to compare: give -d a draft model and -k 1 or more")

@@ -13,14 +13,14 @@ import click
 
 from minispec.commands.shared import check_room, hints, load, note, prepare, prices, text_of
 from minispec.commands.trace import check_trace_file, keep_beside
-from minispec.methods import epilog
+from minispec.drafts import epilog
 from minispec.options import TRACE_OPTION, Number, read_prompt, settings_from, shared_options, use_color
 from minispec.session import AUTO
 from minispec.user_path import user_path
 
 if TYPE_CHECKING:
+    from minispec.protocols import Step
     from minispec.session import Pair, Settings
-    from minispec.speculative import Step
     from minispec.trace import Run
 
 
@@ -76,7 +76,8 @@ def write_text(
     """Print a text as the steps of its run bring it, and what there is to say of it at the end."""
     from minispec.tokenizer import TextStream
     from minispec.trace import token_kinds
-    from minispec.viz import closing_line, legend, rounds, style
+    from minispec.viz import closing_line, legend, style
+    from minispec.viz_rounds import rounds
 
     if options["as_json"]:
         deque(steps, maxlen=0)

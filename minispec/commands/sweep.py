@@ -130,7 +130,8 @@ def warm_up(settings: Settings, quiet: bool) -> None:
     """Compile the kernels, or load them."""
     import numpy as np
 
-    from minispec.model import STORED, operations
+    from minispec.backends import operations
+    from minispec.model import STORED
 
     with announced("preparing the kernels (the first start of an installation compiles them, about 15 s) ...", quiet):
         for stored in {settings.weights, settings.draft_weights}:

@@ -24,7 +24,7 @@ from minispec.options import (
 from minispec.theory import MOST_DRAFT
 
 if TYPE_CHECKING:
-    from minispec.model import GPT2Config
+    from minispec.parameters import GPT2Config
     from minispec.session import Settings
     from minispec.theory import MeasuredCosts, Memory
     from minispec.theory_report import Question
@@ -212,7 +212,7 @@ def measure(settings: Settings, quiet: bool) -> MeasuredCosts:
 
 def memory_of_pair(settings: Settings) -> Iterator[tuple[str, str, Memory]]:
     """Name, kind of weights and memory of the target, and of the models that draft."""
-    from minispec.methods import models_in
+    from minispec.drafts import models_in
     from minispec.theory import memory
 
     yield settings.target, settings.weights, memory(shape_named(settings.target), settings.weights)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from minispec.commands.shared import load, note
-from minispec.methods import epilog
+from minispec.drafts import epilog
 from minispec.options import (
     CHECKS,
     OUTPUT_OPTIONS,
@@ -62,7 +62,7 @@ def verify(couplings: str, only: tuple[str, ...], quick: bool, thorough: float |
         raise click.UsageError("--quick and --thorough are both given: give one")
     from minispec.verify import plan_checks, run_checks
     from minispec.verify_known import logits_hashes, the_same_everywhere
-    from minispec.viz import check_line, hash_line, runs_on, verdict, verify_command
+    from minispec.viz_checks import check_line, hash_line, runs_on, verdict, verify_command
 
     began = time.perf_counter()
     unasked = {"both": (), "optimal": ("gumbel",), "gumbel": ("law", "dice")}[couplings]

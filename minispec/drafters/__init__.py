@@ -1,4 +1,4 @@
-"""Ways of guessing, one file each, behind one protocol: `minispec.speculative.Drafter`. By name: `minispec.methods`."""
+"""Ways of guessing, one file each, behind one protocol: `minispec.protocols.Drafter`. By name: `minispec.methods`."""
 
 from minispec.drafters.combined import CombinedDrafter
 from minispec.drafters.eagle import EagleDrafter

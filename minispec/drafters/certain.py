@@ -13,7 +13,7 @@ from itertools import islice
 
 import numpy as np
 
-from minispec.speculative import Choices, Draft, GoOn, Probs, Sampler, always
+from minispec.protocols import Choices, Draft, GoOn, Probs, Sampler, always
 
 Guess = tuple[int, float]  # a token, and how sure the drafter is of it: a share of counts, from 0 to 1
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from minispec.drafters.models import describe
-from minispec.speculative import Choices, Draft, Drafter, Drafting, GoOn, Sampler, always
+from minispec.protocols import Choices, Draft, Drafter, Drafting, GoOn, Sampler, always
 
 
 class CombinedDrafter:

@@ -49,8 +49,9 @@ from minispec.drafters.on_features import (
     sizes,
 )
 from minispec.kv_cache import check_taps
-from minispec.model import GPT2, GPT2Config
-from minispec.speculative import Choices, Draft, GoOn, Sampler, always
+from minispec.model import GPT2
+from minispec.parameters import GPT2Config
+from minispec.protocols import Choices, Draft, GoOn, Sampler, always
 
 MOST_ROWS = 32  # of a pass of the block: as many embeddings as lie side by side
 

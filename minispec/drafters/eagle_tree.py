@@ -27,7 +27,7 @@ import numpy as np
 from minispec.drafters.certain import one_hot
 from minispec.drafters.eagle import EagleDrafter, EagleDrafting
 from minispec.drafters.on_features import Floats
-from minispec.speculative import Choices, Draft, GoOn, Sampler, always
+from minispec.protocols import Choices, Draft, GoOn, Sampler, always
 from minispec.trees import MOST_NODES
 
 WIDTH = 4  # tokens that join the others when one is taken as read: the fifth is hardly ever among the best

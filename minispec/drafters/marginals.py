@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from minispec.drafters.small_model import probability
 from minispec.drafters.small_model_tree import probability_of_any, siblings
-from minispec.speculative import Choices, Draft, GoOn, Probs, Sampler, depths
+from minispec.protocols import Choices, Draft, GoOn, Probs, Sampler, depths
 
 
 def draw_each(logits: NDArray[Any], position: int, sampling: Sampler, choices: Choices, go_on: GoOn) -> Draft:

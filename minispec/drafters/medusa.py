@@ -29,7 +29,7 @@ from minispec.drafters.marginals import draw_each, draw_tree, level_order
 from minispec.heads import Heads, packed, small_output
 from minispec.kv_cache import check_taps
 from minispec.model import GPT2
-from minispec.speculative import Choices, Draft, GoOn, Sampler, always, check_parents
+from minispec.protocols import Choices, Draft, GoOn, Sampler, always, check_parents
 from minispec.typical import judge_typical
 
 Floats = NDArray[np.float32]

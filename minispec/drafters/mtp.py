@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from minispec.backends import one_pass
 from minispec.drafters.on_features import (
     FeatureDrafter,
     Floats,
@@ -39,9 +40,9 @@ from minispec.drafters.on_features import (
 )
 from minispec.heads import packed
 from minispec.kv_cache import check_taps
-from minispec.model import GPT2, one_pass
+from minispec.model import GPT2
 from minispec.parameters import QueryWeights
-from minispec.speculative import Choices, Draft, GoOn, Sampler, always
+from minispec.protocols import Choices, Draft, GoOn, Sampler, always
 
 
 class MTPDrafter(FeatureDrafter):

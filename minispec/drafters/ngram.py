@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from minispec.drafters.certain import Guess, certain_draft
 from minispec.model_files import check_inside
 from minispec.ngram_table import REMEDY, NgramTable, load_table
-from minispec.speculative import Choices, Draft, GoOn, Sampler, always
+from minispec.protocols import Choices, Draft, GoOn, Sampler, always
 
 if TYPE_CHECKING:
     from minispec.tokenizer import Tokenizer

@@ -32,8 +32,8 @@ from minispec.drafters.small_model import probability
 from minispec.heads import Heads, Linear, packed
 from minispec.model import GPT2
 from minispec.parameters import BLOCK
+from minispec.protocols import Choices, Draft, GoOn, Probs, Sampler
 from minispec.reference import layer_norm
-from minispec.speculative import Choices, Draft, GoOn, Probs, Sampler
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]

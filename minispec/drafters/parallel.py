@@ -21,8 +21,9 @@ from typing import Any
 from minispec.drafters.marginals import draw_each
 from minispec.drafters.small_model import SmallModelDrafter, SmallModelDrafting
 from minispec.heads import Heads
-from minispec.model import GPT2, GPT2Config
-from minispec.speculative import Choices, Draft, GoOn, Sampler, Target, always
+from minispec.model import GPT2
+from minispec.parameters import GPT2Config
+from minispec.protocols import Choices, Draft, GoOn, Sampler, Target, always
 from minispec.weights import shapes_of
 
 

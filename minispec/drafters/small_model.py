@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from minispec.speculative import Choices, Draft, GoOn, Probs, Sampler, Target, always
+from minispec.protocols import Choices, Draft, GoOn, Probs, Sampler, Target, always
 
 
 class SmallModelDrafter:

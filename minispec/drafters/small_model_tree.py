@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minispec.drafters.small_model import SmallModelDrafter, SmallModelDrafting, probability
-from minispec.speculative import Choices, Draft, GoOn, Probs, Sampler, Target, always
+from minispec.protocols import Choices, Draft, GoOn, Probs, Sampler, Target, always
 from minispec.trees import MOST_NODES
 
 

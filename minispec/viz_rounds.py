@@ -1,0 +1,102 @@
+"""A run round by round, a line each: what was guessed, how much was kept, and the target's own token."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from minispec.trace import Run, token_kinds
+from minispec.viz import style
+
+if TYPE_CHECKING:
+    from minispec.protocols import Step
+    from minispec.tokenizer import Tokenizer
+
+WIDTH = 80  # columns of a round's line
+LONG_TOKEN = 24  # columns of a token in it
+
+
+def rounds(run: Run, tokenizer: Tokenizer, color: bool = False, width: int = WIDTH) -> Iterator[str]:
+    """A line for every round: what was guessed, how much was kept, and the target's own token.
+
+    At most `width` columns: the guesses are cut, the target's own token is not.
+    """
+    for i, step in enumerate(run.steps, 1):
+        head = f"{i:4} {step.n_accepted} of {len(step.drafted)}: "
+        own = [(f" {kind} ", "") for _, kind in token_kinds(step) if kind != "accepted"]
+        own += [(shown(token, tokenizer), kind) for token, kind in token_kinds(step) if kind != "accepted"]
+        room = width - len(head) - sum(columns(text) for text, _ in own)
+        pieces = [(head, ""), *cut(list(guesses(step, tokenizer)), room), *own]
+        yield "".join(style(text, kind) if color and kind else text for text, kind in pieces).rstrip()
+
+
+def guesses(step: Step, tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:
+    """The guesses of a round in pieces, each with its kind: those kept, then those refused, or the tree."""
+    if step.parents:
+        yield "tree ", ""
+        yield from tree(step, tokenizer)
+        return
+    if not step.drafted:
+        yield "no guesses", ""
+        return
+    for words, kind, tokens in (
+        ("kept [", "accepted", step.drafted[: step.n_accepted]),
+        (" refused [", "refused", step.drafted[step.n_accepted :]),
+    ):
+        yield words, ""
+        for i, token in enumerate(tokens):
+            yield "|" * (i > 0), ""
+            yield shown(token, tokenizer), kind
+        yield "]", ""
+
+
+def tree(step: Step, tokenizer: Tokenizer, guess: int = -1) -> Iterator[tuple[str, str]]:
+    """The guesses after one, or after the text: siblings with a bar between them, kept ones with a star before."""
+    children = [child for child, parent in enumerate(step.parents or ()) if parent == guess]
+    for i, child in enumerate(children):
+        kept = child in step.path
+        yield "|" if i else "[", ""
+        yield "*" * kept + shown(step.drafted[child], tokenizer), "accepted" if kept else "refused"
+        yield from tree(step, tokenizer, child)
+    if children:
+        yield "]", ""
+
+
+def shown(token: int, tokenizer: Tokenizer) -> str:
+    """A token in quotes, what is not printed as its escape; the bytes of one that is no whole text; long ones cut."""
+    data = tokenizer.token_bytes(token)
+    try:
+        text = repr(data.decode("utf-8"))
+    except UnicodeDecodeError:
+        text = repr(data)
+    return text if columns(text) <= LONG_TOKEN else fitting(text, LONG_TOKEN - 2) + "…" + text[-1]
+
+
+def columns(text: str) -> int:
+    """The columns that a terminal gives a text: two for wide letters, none for accents that stand on another."""
+    return sum(
+        0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        for letter in text
+    )
+
+
+def fitting(text: str, room: int) -> str:
+    """As much of a text as fits."""
+    while columns(text) > room:
+        text = text[:-1]
+    return text
+
+
+def cut(pieces: Sequence[tuple[str, str]], room: int) -> Iterator[tuple[str, str]]:
+    """Pieces with their kinds, as they are where they fit, else cut with an ellipsis."""
+    if sum(columns(text) for text, _ in pieces) <= room:
+        yield from pieces
+        return
+    room -= 1
+    for text, kind in pieces:
+        yield fitting(text, room), kind
+        room -= columns(text)
+        if room <= 0:
+            break
+    yield "…", ""

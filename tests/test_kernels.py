@@ -358,3 +358,28 @@ def test_a_change_in_one_file_makes_the_code_kept_for_the_others_stale(tmp_path:
     assert first in text
     source.write_text(text.replace(first, first.replace("a[k]", "7 * a[k]")), encoding="utf-8")
     assert result() == "7"
+
+
+WARM_UP = "kernels.warm_up(np.dtype(np.float32))"
+# The first pass loads the code, and needs no threads; the second shares its work.
+ONE_THREAD_FIRST = """
+from minispec import load_model
+model = load_model("story-target")
+kernels.WORTH_SHARING = 0
+for model in model.with_crew(1), model.with_crew(2):
+    model.forward([1], model.new_cache())
+"""
+
+
+@compiled
+@pytest.mark.parametrize("script", [WARM_UP, ONE_THREAD_FIRST], ids=["warm-up", "one thread first"])
+def test_code_from_the_disk_finds_the_threads_started(script: str) -> None:
+    """Or it would crash: Numba starts them for code that runs in parallel, and for what calls it only most times.
+
+    Not where a caller was compiled in a later process than what it calls, as after an interrupt; so here it never does.
+    """
+    never = "from numba.core import typed_passes as n; assert n._reload_parfors; n._reload_parfors = lambda: None"
+    script = f"{never}\nimport numpy as np\nfrom minispec import kernels\n{script}"
+    around = os.environ | {"PYTHONPATH": str(Path(kernels.__file__).parents[2])}
+    child = subprocess.run([sys.executable, "-c", script], env=around, capture_output=True, text=True, check=False)
+    assert child.returncode == 0, child.stderr or child.returncode

@@ -97,14 +97,20 @@ def forward(
     taps: depths, ascending, at which features [n_tap, n_new, n_embd] get the rows of the residual stream.
     most_crew: threads, by default as many as Numba is set to.
     """
-    most_crew = threads() if most_crew is None else most_crew
+    n_threads = threads()
+    most_crew = n_threads if most_crew is None else most_crew
     n_crew = most_crew if _worth_sharing(len(ids) * _n_multiply_adds(w)) else 1
     rows = np.array(sequences, np.int64)
     run(n_crew, w, np.float32(eps), ids, rows, keys, values, logits, aside, taps, features)
 
 
 def threads() -> int:
-    """As many threads as Numba is set to."""
+    """As many threads as Numba is set to, and they are started.
+
+    To be asked before the first call of `run` and `run_look_back`: what these call in parallel finds the threads in
+    place when it is compiled, but Numba does not see to it when it loads them from the disk, if they were compiled in
+    another process than what they call (the one before was interrupted in between). That ends in a crash.
+    """
     return int(numba.get_num_threads())
 
 
@@ -115,7 +121,8 @@ def look_back(w: QueryWeights, eps: float, x: Floats, keys: Floats, values: Floa
     """
     out = np.empty((1, len(w.lm_head_bias)), np.float32)
     n = w.c_q_weight.size + w.attn_c_proj_weight.size + w.c_fc_weight.size + w.mlp_c_proj_weight.size + w.lm_head.size
-    n_crew = threads() if _worth_sharing(n) else 1
+    n_threads = threads()
+    n_crew = n_threads if _worth_sharing(n) else 1
     run_look_back(n_crew, w, np.float32(eps), x, keys, values, n_seen, out)
     return out[0]
 
@@ -197,6 +204,7 @@ def warm_up(dtype: np.dtype[Any]) -> None:
 
 def _smallest_pass(dtype: np.dtype[Any]) -> None:
     """One token through one layer of width one, by two threads."""
+    threads()
     one, row = np.zeros(1, np.float32), np.zeros((1, 1), np.float32)
     three, weight = np.zeros((1, 3), np.float32), empty_weight((1, 1, 1), dtype)
     linear_ = weight, row, row

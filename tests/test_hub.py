@@ -17,7 +17,7 @@ import pytest
 from checkpoints import write_checkpoint
 from huggingface_hub import constants, errors
 
-from minispec import hub
+from minispec import download, hub
 from minispec.hub import SHORT_NAMES, find_model
 from minispec.weights import load_model
 
@@ -242,6 +242,8 @@ def test_offline_is_honoured_from_the_environment_and_by_load_model(cache: Path)
 class File:
     rfilename: str
     size: int | None
+    blob_id: str | None = None
+    lfs: None = None
 
 
 @dataclass
@@ -255,28 +257,27 @@ class Hub:
 
     def __init__(self, cache: Path, names: list[str], delivers: bool = True) -> None:
         self.cache, self.names, self.delivers = cache, names, delivers
-        self.downloads: list[list[str]] = []
-        self.local = huggingface_hub.snapshot_download
+        self.downloads: list[str] = []
 
     def model_info(self, repository: str, *, files_metadata: bool, timeout: float) -> Info:
         assert files_metadata
         assert timeout <= 3
         return Info([File(name, 2_000_000) for name in self.names])
 
-    def snapshot_download(
-        self, repository: str, *, allow_patterns: list[str], local_files_only: bool = False, etag_timeout: float = 0
-    ) -> str:
-        if local_files_only:
-            return self.local(repository, allow_patterns=allow_patterns, local_files_only=True)
-        self.downloads.append(allow_patterns)
-        if self.delivers:
-            return str(cached_model(self.cache, repository, n_shards=2 if len(allow_patterns) > 4 else 1))
-        return str(self.cache / f"models--{repository.replace('/', '--')}" / "snapshots" / COMMIT)
+    def hf_hub_download(self, repository: str, name: str, *, revision: str = "main") -> str:
+        assert revision == COMMIT or (name, revision) == ("config.json", "main")
+        snapshot = self.cache / f"models--{repository.replace('/', '--')}" / "snapshots" / COMMIT
+        if self.delivers and not snapshot.exists():
+            cached_model(self.cache, repository, n_shards=1 if "model.safetensors" in self.names else 2)
+        if revision == COMMIT:
+            self.downloads.append(name)
+        return str(snapshot / name)
 
 
 def use(monkeypatch: pytest.MonkeyPatch, fake: Hub) -> None:
     monkeypatch.setattr(huggingface_hub, "HfApi", lambda: fake)
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", fake.snapshot_download)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fake.hf_hub_download)
+    monkeypatch.setattr(download, "_is_as_announced", lambda *_: True)
 
 
 SMALL = ["config.json", "vocab.json", "merges.txt"]
@@ -290,14 +291,14 @@ def test_download_is_announced_and_takes_what_a_model_needs(
     use(monkeypatch, fake)
     folder = find_model("gpt2")
     assert (folder / "model.safetensors").is_file()
-    assert fake.downloads == [[*SMALL, "model.safetensors"]]
+    assert fake.downloads == [*SMALL, "model.safetensors"]
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == (
         f"minispec: downloading 4 files of openai-community/gpt2, 8 MB, to {constants.HF_HUB_CACHE}\n"
     )
     assert find_model("gpt2") == folder
-    assert len(fake.downloads) == 1
+    assert len(fake.downloads) == 4
     assert capsys.readouterr().err == ""
 
 
@@ -306,7 +307,7 @@ def test_download_of_shards(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     fake = Hub(cache, [*SMALL, *shards, "model.safetensors.index.json", "sub/model-1.safetensors"])
     use(monkeypatch, fake)
     find_model("org/name")
-    assert fake.downloads == [[*SMALL, "model.safetensors.index.json", *shards]]
+    assert fake.downloads == [*SMALL, "model.safetensors.index.json", *shards]
 
 
 def test_only_what_is_missing_is_announced(
@@ -385,13 +386,12 @@ def test_answers_become_one_line(monkeypatch: pytest.MonkeyPatch, error: Excepti
 
 
 def test_download_that_breaks_off(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = Hub(cache, [*SMALL, "model.safetensors"])
-    use(monkeypatch, fake)
+    use(monkeypatch, Hub(cache, [*SMALL, "model.safetensors"]))
 
-    def breaks(repository: str, local_files_only: bool = False, **_: object) -> str:
-        raise errors.LocalEntryNotFoundError("nothing here") if local_files_only else OSError("reset by peer")
+    def breaks(*_: object, **__: object) -> str:
+        raise OSError("reset by peer")
 
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", breaks)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", breaks)
     assert "reset by peer" in refusal("org/name")
 
 
@@ -408,7 +408,7 @@ def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_answer_is_not_waited_for_longer_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking up an address may hang for as long as it likes."""
-    monkeypatch.setattr(hub, "_ANSWER_WITHIN", 0.05)
+    monkeypatch.setattr(download, "_ANSWER_WITHIN", 0.05)
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: time.sleep(60))
     assert "no answer within 0.05 s" in refusal("org/name")
 

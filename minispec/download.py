@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 from minispec.hub import INSTEAD, NO_VOCABULARY, missing_files
 
 if TYPE_CHECKING:
-    from huggingface_hub.hf_api import RepoSibling
+    from huggingface_hub.hf_api import HfApi, RepoSibling
 
 _SMALL_FILES = (
     "config.json",
@@ -44,7 +44,7 @@ def fetch(repository: str, cached: Path | None, offline: bool) -> Path:
     cached: its folder there, if there is one. Standard error says what is downloaded before it starts.
     Raises ValueError, in one line, where it may not be or cannot be had, or is no model.
     """
-    from huggingface_hub import constants
+    from huggingface_hub import HfApi, constants  # takes a while, which is not to count for the hub's answer
 
     lacking = ", ".join(missing_files(cached)) if cached is not None else "everything"
     if offline or constants.HF_HUB_OFFLINE:
@@ -53,7 +53,7 @@ def fetch(repository: str, cached: Path | None, offline: bool) -> Path:
             f"and offline mode forbids to download it: run once online, or {INSTEAD}"
         )
     limit = constants.HF_HUB_ETAG_TIMEOUT if "HF_HUB_ETAG_TIMEOUT" in os.environ else _ANSWER_WITHIN
-    commit, announced = _asked(repository, lambda: _within(limit, lambda: _listing(repository, limit)))
+    commit, announced = _asked(repository, lambda: _within(limit, lambda: _listing(HfApi(), repository, limit)))
     names = _files_to_fetch(repository, announced)
     have = {entry.name for entry in cached.iterdir() if entry.is_file()} if cached and cached.name == commit else set()
     new = {name: announced[name] for name in names if name not in have}
@@ -83,11 +83,9 @@ class Announced:
     sha256: str | None = None
 
 
-def _listing(repository: str, limit: float) -> tuple[str, dict[str, Announced]]:
+def _listing(hub: HfApi, repository: str, limit: float) -> tuple[str, dict[str, Announced]]:
     """The newest commit of a repository, and its files."""
-    from huggingface_hub import HfApi
-
-    info = HfApi().model_info(repository, files_metadata=True, timeout=limit)
+    info = hub.model_info(repository, files_metadata=True, timeout=limit)
     return str(info.sha), {str(file.rfilename): _announced(file) for file in info.siblings or []}
 
 

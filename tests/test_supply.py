@@ -1,0 +1,138 @@
+"""What is run is ours: no text, file or answer becomes code, and what minispec depends on is bounded."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = sorted([*(ROOT / "minispec").rglob("*.py"), *(ROOT / "weights").glob("*.py")])
+# Modules that turn bytes into objects of any kind, and the functions that turn texts into code or commands.
+UNPICKLERS = {
+    "pickle",
+    "_pickle",
+    "cPickle",
+    "marshal",
+    "shelve",
+    "dill",
+    "cloudpickle",
+    "joblib",
+    "yaml",
+    "code",
+    "pty",
+}
+BY_NAME = {"eval", "exec", "compile", "__import__", "breakpoint", "execfile"}
+BY_MODULE = {
+    "os": re.compile(r"system|popen|exec.*|spawn.*|posix_spawnp?|startfile"),
+    "subprocess": re.compile(r"getoutput|getstatusoutput"),
+    "builtins": re.compile("|".join(BY_NAME)),
+    "runpy": re.compile(r".*"),
+    "asyncio": re.compile(r"create_subprocess_shell"),
+}
+SAFELY = {"allow_pickle": False, "weights_only": True, "shell": False}  # the values that these arguments may have
+NEEDS = {"torch": ("load", "weights_only")}  # functions that are safe only with this argument
+
+
+def dangers(source: str) -> Iterator[str]:
+    """What in a source text could turn data into code, each with its line."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names if alias.name.split(".")[0] in UNPICKLERS]
+        elif isinstance(node, ast.ImportFrom):
+            names = [alias.name for alias in node.names if not alias.name.endswith("Error")]
+            module = node.module or ""
+            found = [module] if module.split(".")[0] in UNPICKLERS and names else []
+            found += [name for name in names if module in BY_MODULE and BY_MODULE[module].fullmatch(name)]
+        elif isinstance(node, ast.Name):
+            found = [node.id] if node.id in BY_NAME else []
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            pattern = BY_MODULE.get(node.value.id)
+            found = [node.attr] if pattern and pattern.fullmatch(node.attr) else []
+        elif isinstance(node, ast.Call):
+            found = list(unsafe_arguments(node))
+        else:
+            continue
+        yield from (f"line {node.lineno}: {name}" for name in found)
+
+
+def unsafe_arguments(call: ast.Call) -> Iterator[str]:
+    """Arguments that let a library unpickle or start a shell, and those that keep it from it and are missing."""
+    for keyword in call.keywords:
+        if keyword.arg in SAFELY:
+            value = keyword.value
+            if not (isinstance(value, ast.Constant) and value.value is SAFELY[keyword.arg]):
+                yield f"{keyword.arg}={ast.unparse(value)}"
+    if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name):
+        function, argument = NEEDS.get(call.func.value.id, ("", ""))
+        if call.func.attr == function and argument not in {keyword.arg for keyword in call.keywords}:
+            yield f"{call.func.value.id}.{function} without {argument}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_in_the_package_turns_data_into_code(path: Path) -> None:
+    assert not list(dangers(path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "import pickle as p",
+        "from pickle import loads",
+        "from pickle import loads, UnpicklingError",
+        "import marshal",
+        "import cloudpickle.compat",
+        "eval(text)",
+        "f = eval",
+        "import builtins; builtins.exec(text)",
+        "exec(text, {})",
+        "compile(text, '', 'exec')",
+        "__import__(name)",
+        "import os; os.system(line)",
+        "from os import popen",
+        "import os; os.execv(path, arguments)",
+        "import subprocess; subprocess.run(line, shell=True)",
+        "import subprocess; subprocess.run(line, shell=wanted)",
+        "import subprocess; subprocess.getoutput(line)",
+        "import numpy as np; np.load(file, allow_pickle=True)",
+        "import torch; torch.load(file)",
+        "import torch; torch.load(file, weights_only=False)",
+        "import runpy; runpy.run_path(path)",
+    ],
+)
+def test_a_danger_is_seen(source: str) -> None:
+    assert list(dangers(source))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from pickle import UnpicklingError",
+        "import re; re.compile('x')",
+        "model.eval()",
+        "import subprocess; subprocess.run([program, line])",
+        "import subprocess; subprocess.run([program], shell=False)",
+        "import numpy as np; np.load(file)",
+        "import torch; torch.load(file, weights_only=True)",
+        "import os; os.path.exists('x')",
+    ],
+)
+def test_what_is_none_is_let_through(source: str) -> None:
+    assert not list(dangers(source))
+
+
+# --- what minispec depends on ------------------------------------------------------------------------
+
+
+def test_dependencies_have_a_tested_lowest_and_an_untested_next_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for requirement in [*project["dependencies"], f"python{project['requires-python']}"]:
+        found = re.fullmatch(r"[\w-]+>=(\d+)\.?(\d*),<(\d+)(\.\d+)?( *;.*)?", requirement)
+        assert found, f"{requirement}: write it as name>=lowest,<next"
+        lowest, next_ = int(found[1]), int(found[3])
+        assert next_ <= lowest + 3, f"{requirement}: a next version that far off bounds nothing"

@@ -123,11 +123,24 @@ def _download(repository: str, names: list[str], commit: str, new: Mapping[str, 
     if folder.name != commit:
         raise OSError("the repository was changed meanwhile")
     for name in names:
+        if name in new:
+            _drop_what_is_too_long(folder.parents[1] / "blobs", new[name])
         path = Path(hf_hub_download(repository, name, revision=commit))
         if name in new and not _is_as_announced(path, new[name]):
             _remove(path)
             raise OSError(f"what arrived as {name} is not what the hub announced, so it was removed")
     return folder
+
+
+def _drop_what_is_too_long(blobs: Path, file: Announced) -> None:
+    """Remove the part of a file that is longer than the file.
+
+    A server that was asked for the rest and sent all leaves such a part, and older versions of the library would ask
+    for its rest for ever.
+    """
+    part = blobs / f"{file.sha256 or file.git_id}.incomplete"
+    if file.n_bytes is not None and part.is_file() and part.stat().st_size > file.n_bytes:
+        part.unlink()
 
 
 def _is_as_announced(path: Path, file: Announced) -> bool:

@@ -60,6 +60,9 @@ class Answer(BaseHTTPRequestHandler):
         status, wanted = 200, self.headers.get("Range")
         if wanted:
             first = int(wanted.removeprefix("bytes=").split("-")[0])
+            if first >= len(body):
+                self.send(b"", status=416)
+                return
             headers |= {"Content-Range": f"bytes {first}-{len(body) - 1}/{len(body)}"}
             status, body = 206, body[first:]
         headers = {field.replace("_", "-"): value for field, value in headers.items()}

@@ -8,7 +8,6 @@ kept in the user's cache: a draft length that follows from kept prices is the sa
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from minispec import __version__
 from minispec.drafters.models import describe, models_of
 from minispec.user_cache import cache_folder
+from minispec.whole_file import write_whole
 
 if TYPE_CHECKING:
     from minispec.protocols import Drafter
@@ -225,9 +225,7 @@ def keep_costs(file: Path, costs: Costs) -> None:
     """Write prices, whole or not at all; a folder that cannot be written to is a warning."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = file.with_suffix(f".{os.getpid()}.tmp")
-        unfinished.write_text(json.dumps(asdict(costs)) + "\n", encoding="utf-8")
-        unfinished.replace(file)
+        write_whole(file, (json.dumps(asdict(costs)) + "\n").encode())
     except OSError as error:
         warnings.warn(
             f"{file.parent} cannot be written to ({error.strerror}): what guesses cost is measured anew each time, so "

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minispec.tokenizer import Tokenizer
+from minispec.whole_file import write_whole
 
 if TYPE_CHECKING:
     from minispec.safetensors_file import StoredTensor
@@ -149,10 +150,8 @@ def save_table(path: Path, table: NgramTable, tokenizer: Tokenizer, figures: Map
     for n, level in enumerate(table.levels):
         tensors |= {f"keys.{n}": level.keys, f"tokens.{n}": level.tokens.astype(small), f"shares.{n}": level.shares}
     about = {"format": FORMAT, "vocabulary": tokenizer.fingerprint, "figures": dict(figures)}
-    unfinished = path.with_suffix(".tmp")
     # One entry: several would come in another order each time, and the file is to have the same bytes.
-    unfinished.write_bytes(save(tensors, {"about": json.dumps(about)}))
-    unfinished.replace(path)
+    write_whole(path, save(tensors, {"about": json.dumps(about)}))
 
 
 def load_table(path: Path, tokenizer: Tokenizer) -> NgramTable:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from minispec.plot import Curve
+from minispec.whole_file import write_whole
 
 KINDS = (".png", ".svg")
 
@@ -55,6 +56,6 @@ def save(figure: Any, path: Path) -> None:
     with rc_context({"svg.hashsalt": "minispec"}):
         figure.savefig(picture, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
     try:
-        path.write_bytes(picture.getvalue())
+        write_whole(path, picture.getvalue())
     except OSError as error:
         raise ValueError(f"the plot file {path} cannot be written ({error.strerror}): name another place") from None

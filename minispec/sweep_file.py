@@ -7,6 +7,7 @@ they are and do no harm. A second run on the same file is refused: both would do
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, fields
@@ -58,7 +59,7 @@ class ResultsFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self.file = path.open("a+b")
+            self.file = path.open("a+b", buffering=0)
         except OSError as error:
             raise ValueError(CANNOT_WRITE.format(path, error.strerror or error)) from None
         try:
@@ -70,7 +71,7 @@ class ResultsFile:
     def _read(self) -> dict[str, Result]:
         """All whole lines; a torn one at the end is cut off."""
         self.file.seek(0)
-        *lines, torn = self.file.read().split(b"\n")
+        *lines, torn = (self.file.readall() or b"").split(b"\n")
         results: dict[str, Result] = {}
         for number, line in enumerate(lines, 1):
             result = read_line(line, f"{self.path}, line {number}")
@@ -83,10 +84,20 @@ class ResultsFile:
         return results
 
     def append(self, job: Job, result: Result) -> None:
-        """Keep a result: one write, so that it is there whole as soon as this returns."""
+        """Keep a result: one write, so that it is there whole as soon as this returns.
+
+        Raises ValueError where there is no room for it; what was there is cut back to whole lines.
+        """
+        line = write_line(job, result).encode()
+        size = self.file.seek(0, os.SEEK_END)
+        try:
+            while line:  # a disk that gets full takes a part first
+                line = line[self.file.write(line) :]
+        except OSError as error:
+            with suppress(OSError):
+                self.file.truncate(size)
+            raise ValueError(f"--output-file {self.path}: {error.strerror}: make room, and start it again") from None
         self.results[result.key] = result
-        self.file.write(write_line(job, result).encode())
-        self.file.flush()
 
     def close(self) -> None:
         """Write no more."""

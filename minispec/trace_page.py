@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from minispec import __version__
+from minispec.whole_file import write_whole
 
 MARK = b'<meta name="generator" content="minispec trace'  # by which a page of ours is known
 WITHIN = 1000  # bytes from the beginning
@@ -97,15 +98,6 @@ def write_page(path: Path, text: str) -> None:
     """Write a page, whole or not at all. Raises ValueError as check_page_file, and where there is no room."""
     check_page_file(path)
     try:
-        if path.exists() and not path.is_file():  # a pipe, a device
-            path.write_text(text, encoding="utf-8")
-            return
-        path = path.resolve()  # of a link, what it leads to
-        unfinished = path.with_name(f"trace.{os.getpid()}.tmp")
-        try:
-            unfinished.write_text(text, encoding="utf-8", newline="\n")
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        write_whole(path, text.encode())
     except OSError as error:
         raise ValueError(f"the trace file {path} cannot be written ({error.strerror}): name another place") from None

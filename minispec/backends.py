@@ -10,6 +10,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 
+from minispec.cores import tell_numba
+
 BACKENDS = ("numba", "numpy")
 MODULES = dict(zip(BACKENDS, ("minispec.kernels", "minispec.reference"), strict=True))
 
@@ -23,6 +25,8 @@ def operations(backend: str) -> ModuleType:
             "Numba is not installed: going on with the plain NumPy, which is slow", RuntimeWarning, stacklevel=1
         )
         backend = "numpy"
+    if backend == "numba":
+        tell_numba()
     return import_module(MODULES[backend])
 
 

@@ -190,7 +190,7 @@ class GPT2:
         return KVCache(cache.block_keys, cache.block_values, cache.n_ctx, self, cache.slot, copy_rows=cache.copy_rows)
 
     def warm_up(self) -> None:
-        """Compile what a pass needs, or load it from the cache on disk. Raises ValueError where that is damaged."""
+        """Compile what a pass needs, or load it from the cache on disk."""
         with one_pass(self.ops):
             self.ops.warm_up(self.weights.wte.dtype)
 

@@ -16,7 +16,7 @@ from typing import IO, Any, TypeVar
 
 import click
 
-from minispec.cores import count_cores
+from minispec.cores import count_cores, tell_numba
 from minispec.session import AUTO, SCHEDULES, Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -258,6 +258,7 @@ def limit_threads(threads: int | None, backend: str) -> None:
     for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
         os.environ[name] = str(threads)
     if backend == "numba" and find_spec("numba"):
+        tell_numba()
         import numba
 
         numba.set_num_threads(threads)

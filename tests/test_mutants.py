@@ -481,6 +481,16 @@ MUTANTS = [
     Mutant("plain decoding does not look at the law", "plain",
            "checked_law(sampling.probs(logits[-1], len(text.ids)))", "sampling.probs(logits[-1], len(text.ids))",
            "test_numbers.py::test_a_sampler_that_gives_no_law_is_refused_alike", "DID NOT RAISE"),
+    Mutant("compiled code of other sources is taken", "kernels.kept", "sha256(self.made_of + code)", "sha256(code)",
+           "test_surroundings.py::test_each_kind_of_arguments_has_its_file"),
+    Mutant("all kinds of arguments share a file", "kernels.kept", "{sha256(repr(key).encode()).hexdigest()[:16]}", "1",
+           "test_surroundings.py::test_each_kind_of_arguments_has_its_file"),
+    Mutant("a parallel function is kept by itself", "kernels.compilation", "if kept_by_caller:", "if False:",
+           "test_surroundings.py::test_a_parallel_function_is_kept_in_its_callers_code_alone"),
+    Mutant("a part of a core is none", "cores", "max(1, ceil(share))", "ceil(share) - 1",
+           "test_surroundings.py::test_cores_that_a_group_pays_for"),
+    Mutant("the groups around this one are not asked", "cores", "range(len(parts) + 1)", "[len(parts)]",
+           "test_surroundings.py::test_cores_that_a_group_pays_for"),
 ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ what a model runs. The kernels behind, each with its one idea and what it costs:
     whole_pass   the pass as one call
     look_back    the same for layers that have queries alone
     compilation  what the compiler is promised, and when code on disk is stale
+    kept         code on disk, and what is damaged there
 
 Axes as in `reference.py`; a weight lies in n_panel panels of WIDE columns, [n_panel, n_in, WIDE].
 """
@@ -18,7 +19,6 @@ Axes as in `reference.py`; a weight lies in n_panel panels of WIDE columns, [n_p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pickle import UnpicklingError
 from typing import Any
 
 import numba
@@ -190,20 +190,8 @@ def fetch(keys: Floats, values: Floats, length: int) -> tuple[Floats, Floats]:
 def warm_up(dtype: np.dtype[Any]) -> None:
     """Compile all that a pass over weights of this type needs, or load it from the cache on disk.
 
-    Raises ValueError where what is kept on disk is damaged, or cannot be read or written.
+    That is one token through one layer of width one, by two threads.
     """
-    try:
-        _smallest_pass(dtype)
-    except (OSError, EOFError, UnpicklingError, RuntimeError) as error:
-        folder = getattr(getattr(run, "_cache", None), "cache_path", "Numba's cache")
-        raise ValueError(
-            f"the compiled kernels in {folder} cannot be used ({error!r:.100}): "
-            "empty that folder, or set NUMBA_CACHE_DIR to another"
-        ) from error
-
-
-def _smallest_pass(dtype: np.dtype[Any]) -> None:
-    """One token through one layer of width one, by two threads."""
     threads()
     one, row = np.zeros(1, np.float32), np.zeros((1, 1), np.float32)
     three, weight = np.zeros((1, 3), np.float32), empty_weight((1, 1, 1), dtype)

@@ -21,6 +21,8 @@ from numba import config, njit
 from numba.core.compiler import Compiler, Flags
 from numpy.typing import NDArray
 
+from minispec.kernels.kept import KeptCode
+
 # A thread that waits for the others polls so often before it sleeps: by default for milliseconds, in which it
 # keeps the core from the very thread it waits for if other programs are running (200 ms a pass, and not 4).
 SPIN_IS_OURS = not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys()
@@ -54,16 +56,26 @@ class NoAlias(Compiler):
         return super().define_pipelines()
 
 
-def jit(**options: Any) -> Callable[[Function], Function]:
-    """`njit` with a cache on disk; where none can be kept, without."""
+def jit(*, kept_by_caller: bool = False, **options: Any) -> Callable[[Function], Function]:
+    """`njit` with a cache on disk; where none can be kept, without.
+
+    A parallel function that a compiled one calls is kept in its caller's code alone: code that is compiled on top of
+    a parallel function from disk, and is then kept itself, crashes when it is loaded. So one start that was
+    interrupted between the two would have ended all later ones.
+    """
 
     def compile_later(function: Function) -> Function:
         if not JIT:
             return function
+        if kept_by_caller:
+            compiled: Function = njit(**options)(function)
+            return compiled
         try:
             kept = njit(cache=True, **options)(function)
-            file = kept._cache._cache_file  # internal to Numba, as there is no other way to say it
-            file._source_stamp = SOURCES, file._source_stamp
+            cache = kept._cache  # internal to Numba, as there is no other way to say it
+            files = cache._cache_file
+            made_of = SOURCES, files._source_stamp, files._version
+            cache._cache_file = KeptCode(files._index_path.removesuffix(".nbi"), made_of)
             return kept
         except (RuntimeError, AttributeError):
             message = (

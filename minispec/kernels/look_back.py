@@ -56,7 +56,7 @@ def share_look_back(
     linear(crew, STAGES * n_layer + 1, normed, w.lm_head, w.lm_head_scale, w.lm_head_bias, out)
 
 
-@jit(parallel=True)
+@jit(parallel=True, kept_by_caller=True)
 def look_back_together(
     n_crew: int, board: Ints, w: QueryWeights, eps: np.float32, keys: Floats, values: Floats, n_seen: int, x: Floats,
     normed: Floats, q: Floats, seen: Floats, up: Floats, out: Floats,

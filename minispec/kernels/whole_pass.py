@@ -229,7 +229,7 @@ def share(
     linear(crew, s + 1, last, w.lm_head, w.lm_head_scale, w.lm_head_bias, logits)
 
 
-@jit(parallel=True)
+@jit(parallel=True, kept_by_caller=True)
 def together(
     n_crew: int, board: Ints, w: Weights, eps: np.float32, ids: Ints, layout: Layout, keys: Floats, values: Floats,
     x: Floats, normed: Floats, qkv: Floats, up: Floats, logits: Floats,

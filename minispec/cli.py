@@ -7,14 +7,13 @@ Text goes to standard output, everything else to standard error. Exit 0: done; 1
 from __future__ import annotations
 
 import json
-import os
 import sys
 import warnings
 from contextlib import suppress
 
 import click
 
-from minispec import __version__
+from minispec import __version__, streams
 from minispec.commands.bench import bench
 from minispec.commands.compare import compare
 from minispec.commands.generate import generate
@@ -24,6 +23,7 @@ from minispec.commands.sweep import sweep
 from minispec.commands.theory import theory
 from minispec.commands.trace import trace
 from minispec.commands.verify import verify
+from minispec.interrupts import STATUS, heard, say
 
 
 class Group(click.Group):
@@ -83,12 +83,7 @@ def remedy(error: click.ClickException) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; every error ends in one line and an exit status, never in a traceback."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started us
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-        stream = getattr(sys, name)
-        if hasattr(stream, "reconfigure"):  # Windows writes cp1252 into a pipe
-            stream.reconfigure(encoding="utf-8", errors="replace")
+    streams.prepare()
     warnings.showwarning = lambda message, *_args, **_kwargs: complain(f"warning: {message}")
     arguments = sys.argv[1:] if arguments is None else arguments
     status = 0
@@ -103,24 +98,18 @@ def main(arguments: list[str] | None = None) -> None:
         complain(error.format_message() + remedy(error))
         status = 2
     except (click.Abort, KeyboardInterrupt):
-        complain("interrupted")
-        status = 130
+        say()
+        status = STATUS
     except BrokenPipeError:
-        _drop_output()
+        streams.drop_output()
         status = 141  # what a shell reports for a reader that has gone
     except (ValueError, OSError, ImportError, MemoryError) as error:
+        if heard():  # in the middle of something that made another error of it
+            raise KeyboardInterrupt from None
         complain(str(error) or type(error).__name__)
-        _drop_output()
+        streams.drop_output()
         status = 2
     sys.exit(status)
-
-
-def _drop_output() -> None:
-    """Let what cannot be written go to nowhere, so that the interpreter does not complain at its end."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

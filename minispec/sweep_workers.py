@@ -122,6 +122,9 @@ def processes(n: int, threads: int, backend: str) -> Workers:
         context = multiprocessing.get_context("spawn")  # compiled threads do not survive a fork
         pool = ProcessPoolExecutor(n, context, begin_worker, (threads, backend))
         others = set(multiprocessing.active_children())
+        with not_interrupted():
+            for _ in range(n):  # one process each: they would begin with the first jobs
+                pool.submit(os.getpid)
         try:
             yield pool
         except BaseException:  # nobody waits for what is running
@@ -134,6 +137,19 @@ def processes(n: int, threads: int, backend: str) -> Workers:
 
     remedy = "give fewer --workers, as each holds the models in memory"
     return Workers(start, in_flight=2 * n, lost=(BrokenExecutor,), remedy=remedy)
+
+
+@contextmanager
+def not_interrupted() -> Iterator[None]:
+    """Processes that begin here are not reached by Ctrl-C, from their first moment on; this one hears it afterwards."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def begin_worker(threads: int, backend: str) -> None:

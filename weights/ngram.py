@@ -20,6 +20,7 @@ from stories import read_stories
 from minispec import load_tokenizer
 from minispec.drafters.ngram import FILE
 from minispec.hub import find_model
+from minispec.interrupts import run
 from minispec.ngram_table import LEAST, LONGEST, NgramTable, count_table, save_table
 
 
@@ -71,4 +72,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main, "ngram: interrupted")

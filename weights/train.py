@@ -23,7 +23,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -41,6 +40,7 @@ from torch.nn import functional as F
 from minispec import Sampling, load_model, speculate
 from minispec.batch import generate_batch
 from minispec.drafters import SmallModelDrafter
+from minispec.interrupts import run
 
 N_VOCAB = 4096
 N_CTX = 512
@@ -523,7 +523,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        sys.exit("train: interrupted; run the same command again to go on from the last checkpoint")
+    run(main, "train: interrupted; run the same command again to go on from the last checkpoint")

@@ -29,6 +29,7 @@ from stories import read_stories
 from torch import Tensor, nn
 
 from minispec.heads import VERSION
+from minispec.interrupts import run
 from minispec.tokenizer import load_tokenizer
 
 METHODS = ("medusa", "parallel", "eagle", "eagle1", "mtp")
@@ -224,7 +225,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        sys.exit("train_heads: interrupted; run the same command again to go on from the last checkpoint")
+    run(main, "train_heads: interrupted; run the same command again to go on from the last checkpoint")

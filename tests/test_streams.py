@@ -29,7 +29,7 @@ def shell(
     """Status, standard output and the lines of standard error, less those that ask for patience."""
     done = subprocess.run(
         ["bash", "-c", f"{MINISPEC} {arguments}"],
-        stdin=subprocess.DEVNULL, capture_output=True, cwd=folder, env={**os.environ, **(around or {})}, check=False, timeout=100,
+        stdin=subprocess.DEVNULL, capture_output=True, cwd=folder, env={**os.environ, **(around or {})}, check=False,
     )  # fmt: skip
     said = [line for line in done.stderr.decode().splitlines() if not line.endswith(" ...")]
     assert not any("Traceback" in line or "ignored" in line for line in said), done.stderr.decode()

@@ -36,6 +36,7 @@ BY_MODULE = {
 }
 SAFELY = {"allow_pickle": False, "weights_only": True, "shell": False}  # the values that these arguments may have
 NEEDS = {"torch": ("load", "weights_only")}  # functions that are safe only with this argument
+KNOWN = {"kept.py": ["pickle"]}  # as Numba's own cache does with compiled code: see SECURITY.md
 
 
 def dangers(source: str) -> Iterator[str]:
@@ -75,7 +76,8 @@ def unsafe_arguments(call: ast.Call) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_nothing_in_the_package_turns_data_into_code(path: Path) -> None:
-    assert not list(dangers(path.read_text(encoding="utf-8")))
+    found = [danger.split(": ")[1] for danger in dangers(path.read_text(encoding="utf-8"))]
+    assert found == KNOWN.get(path.name, [])
 
 
 @pytest.mark.parametrize(

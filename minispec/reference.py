@@ -3,7 +3,7 @@
 Axes: n_new rows of a pass, n_past rows before them, n_in and n_out of a product, n_head, d_head,
 n_ctx. Every function treats a row the same way whatever else is in the pass, so a row's bits do
 not depend on its company. This file is slow on purpose and refuses to be clever; `kernels` has
-the same names, the same arguments and the same order, with loops.
+the same names, the same arguments and the same order, with loops: read the two side by side.
 
 Source: Radford et al. 2019 (GPT-2); Ba, Kiros, Hinton 2016; Hendrycks, Gimpel 2016; Vaswani et al. 2017.
 """
@@ -70,9 +70,10 @@ def attention(q: Floats, keys: Floats, values: Floats, n_past: int, scale: float
     return out.reshape(n_new, n_head * d_head)
 
 
-# How this set of operations wants its weights and its cache laid out: plainly. The kernels want other shapes,
-# which is why a model asks its operations for them. An embedding is a column, since the output layer, which
-# GPT-2 ties to its embeddings, is kept as [n_embd, n_vocab].
+# --- how weights and cache are laid out ----------------------------------------------------------
+
+# Plainly. The kernels want other shapes, which is why a model asks its operations for them. An embedding is a column,
+# since the output layer, which GPT-2 ties to its embeddings, is kept as [n_embd, n_vocab].
 
 
 def empty_weight(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
@@ -85,16 +86,6 @@ def pack(weight: NDArray[Any], packed: NDArray[Any], first: int = 0) -> None:
     packed[:, first : first + weight.shape[1]] = weight
 
 
-def quantise(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
-    """A weight [n_in, n_out] as integers from -127 to 127 and a scale an output [n_out]: about integers * scale.
-
-    The largest number of an output becomes 127 or -127; an output of zeros has the scale 1.
-    """
-    scale = np.abs(weight).max(axis=0) / np.float32(127)
-    scale[scale == 0] = 1
-    return np.clip(np.rint(weight / scale), -127, 127).astype(np.int8), scale  # (a denormal scale is coarse)
-
-
 def columns(weight: NDArray[Any], scale: Floats, ids: Ints) -> Floats:
     """Columns of a packed weight, times their scales: [n_in, n_out] at ids [n_new] -> [n_new, n_in]."""
     return np.ascontiguousarray((weight[:, ids] * scale[ids]).T)
@@ -104,10 +95,6 @@ def empty_caches(n_slot: int, n_layer: int, n_head: int, n_ctx: int, d_head: int
     """Keys and values for n_slot texts, both [n_slot, n_layer, n_head, n_ctx, d_head]."""
     shape = n_slot, n_layer, n_head, n_ctx, d_head
     return np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-
-
-def warm_up(dtype: np.dtype[Any]) -> None:
-    """Nothing is compiled here."""
 
 
 def store(k: Floats, v: Floats, keys: Floats, values: Floats, n_past: int) -> None:
@@ -125,3 +112,20 @@ def copy_rows(keys: Floats, values: Floats, places: Ints, to: Ints) -> None:
 def fetch(keys: Floats, values: Floats, length: int) -> tuple[Floats, Floats]:
     """What `store` wrote: the first `length` rows of a layer's cache, both [n_head, length, d_head]."""
     return keys[:, :length], values[:, :length]
+
+
+def warm_up(dtype: np.dtype[Any]) -> None:
+    """Nothing is compiled here."""
+
+
+# --- for both sets of operations -----------------------------------------------------------------
+
+
+def quantise(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
+    """A weight [n_in, n_out] as integers from -127 to 127 and a scale an output [n_out]: about integers * scale.
+
+    The largest number of an output becomes 127 or -127; an output of zeros has the scale 1.
+    """
+    scale = np.abs(weight).max(axis=0) / np.float32(127)
+    scale[scale == 0] = 1
+    return np.clip(np.rint(weight / scale), -127, 127).astype(np.int8), scale  # (a denormal scale is coarse)

@@ -1,7 +1,7 @@
 """GPT-2's operations as Numba kernels: the twins of `reference.py`, at the speed of memory.
 
-Here they have the names, the arguments and the order of `reference.py`; `forward` is all of them as one call, and
-what a model runs. The kernels behind, each with its one idea and what it costs:
+Down to `warm_up` this file has the names, the arguments and the order of `reference.py`; `forward` is all of them as
+one call, and what a model runs. The kernels behind, each with its one idea and what it costs:
 
     product      rows by weights, where the time goes
     int8         the same with weights of 8 bits
@@ -68,9 +68,9 @@ def softmax(x: Floats) -> Floats:
 
 def linear(x: Floats, weight: NDArray[Any], scale: Floats, bias: Floats) -> Floats:
     """(x @ weight) * scale + bias: [n_new, n_in] by panels [n_panel, n_in, WIDE] -> [n_new, n_out]."""
-    y = np.empty((len(x), len(bias)), np.float32)
-    linear_pieces(x, weight, scale, bias, y)
-    return y
+    out = np.empty((len(x), len(bias)), np.float32)
+    linear_pieces(x, weight, scale, bias, out)
+    return out
 
 
 def attention(q: Floats, keys: Floats, values: Floats, n_past: int, scale: float) -> Floats:
@@ -82,6 +82,75 @@ def attention(q: Floats, keys: Floats, values: Floats, n_past: int, scale: float
     out = np.empty((n_new, n_head * d_head), np.float32)
     attend_all(q.transpose(1, 0, 2).reshape(out.shape), keys, values, n_past, np.float32(scale), out)
     return out
+
+
+# --- how weights and cache are laid out ----------------------------------------------------------
+
+
+def empty_weight(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Room for weights [..., n_in, n_out]: panels [..., n_panel, n_in, WIDE], an even number of them for 8 bits."""
+    *many, n_in, n_out = shape
+    together = WIDE * n_sides(np.dtype(dtype).itemsize)
+    return np.zeros((*many, -(-n_out // together) * together // WIDE, n_in, WIDE), dtype)
+
+
+def pack(weight: NDArray[Any], packed: NDArray[Any], first: int = 0) -> None:
+    """Write a weight [n_in, n_out] as panels [n_panel, n_in, WIDE]: the outputs from `first` on, a multiple of WIDE."""
+    for start in range(0, weight.shape[1], WIDE):
+        some = weight[:, start : start + WIDE]
+        packed[(first + start) // WIDE, :, : some.shape[1]] = some
+
+
+def columns(weight: NDArray[Any], scale: Floats, ids: Ints) -> Floats:
+    """Columns of a packed weight, times their scales: panels at ids [n_new] -> [n_new, n_in]."""
+    y: Floats = weight[ids // WIDE, :, ids % WIDE] * scale[ids, None]
+    return y
+
+
+def empty_caches(n_slot: int, n_layer: int, n_head: int, n_ctx: int, d_head: int) -> tuple[Floats, Floats]:
+    """Keys [n_slot, n_layer, n_head, n_ctx / WIDE, d_head, WIDE], values [n_slot, ..., d_head / WIDE, n_ctx, WIDE]."""
+    keys = np.zeros((n_slot, n_layer, n_head, -(-n_ctx // WIDE), d_head, WIDE), np.float32)
+    return keys, np.zeros((n_slot, n_layer, n_head, -(-d_head // WIDE), n_ctx, WIDE), np.float32)
+
+
+def store(k: Floats, v: Floats, keys: Floats, values: Floats, n_past: int) -> None:
+    """Write k and v [n_head, n_new, d_head] into a layer's cache from position n_past on."""
+    store_rows(np.concatenate([k, v], axis=2), keys, values, n_past)
+
+
+def copy_rows(keys: Floats, values: Floats, places: Ints, to: Ints) -> None:
+    """Copy the rows at some places [n_row] to others, in the keys and values of a whole cache."""
+    keys[:, :, to // WIDE, :, to % WIDE] = keys[:, :, places // WIDE, :, places % WIDE]
+    values[..., to, :] = values[..., places, :]
+
+
+def fetch(keys: Floats, values: Floats, length: int) -> tuple[Floats, Floats]:
+    """What `store` wrote: the first `length` rows of a layer's cache, both [n_head, length, d_head]."""
+    n_head, _, d_head, _ = keys.shape
+    k = keys.transpose(0, 1, 3, 2).reshape(n_head, -1, d_head)
+    v = values.transpose(0, 2, 1, 3).reshape(n_head, values.shape[2], -1)
+    return k[:, :length], v[:, :length, :d_head]
+
+
+def warm_up(dtype: np.dtype[Any]) -> None:
+    """Compile all that a pass over weights of this type needs, or load it from the cache on disk.
+
+    That is one token through one layer of width one, by two threads.
+    """
+    threads()
+    one, row = np.zeros(1, np.float32), np.zeros((1, 1), np.float32)
+    three, weight = np.zeros((1, 3), np.float32), empty_weight((1, 1, 1), dtype)
+    linear_ = weight, row, row
+    w = Weights(
+        weight[0], one, row, row, row, empty_weight((1, 1, 3), dtype), three, three, *linear_, row, row, *linear_,
+        *linear_, one, one, weight[0], one, one, one,
+    )  # fmt: skip
+    one_row = np.array([[0, 0, 1, 1]], np.int64)
+    caches = empty_caches(1, 1, 1, 1, 1)
+    run(2, w, np.float32(1), np.zeros(1, np.int64), one_row, *caches, row, NOTHING, NOTHING, NO_FEATURES)
+
+
+# --- passes as one call, which plain NumPy has not -----------------------------------------------
 
 
 def forward(
@@ -128,81 +197,13 @@ def look_back(w: QueryWeights, eps: float, x: Floats, keys: Floats, values: Floa
 
 
 def _n_multiply_adds(w: Weights) -> int:
-    """Of a row, in the products of the layers and the output layer."""
+    """Those of a row, in the products of the layers and the output layer."""
     return w.c_attn_weight.size + w.attn_c_proj_weight.size + 2 * w.c_fc_weight.size + w.lm_head.size
 
 
 def _worth_sharing(n: int) -> bool:
+    """Whether so many multiply-adds pay for waking other threads."""
     return n >= WORTH_SHARING * (DEAR_REGION if _layer() == "workqueue" else 1)
-
-
-# --- how weights and cache are laid out ----------------------------------------------------------
-
-
-def empty_weight(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Room for weights [..., n_in, n_out]: panels [..., n_panel, n_in, WIDE], an even number of them for 8 bits."""
-    *many, n_in, n_out = shape
-    together = WIDE * n_sides(np.dtype(dtype).itemsize)
-    return np.zeros((*many, -(-n_out // together) * together // WIDE, n_in, WIDE), dtype)
-
-
-def pack(weight: NDArray[Any], panels: NDArray[Any], first: int = 0) -> None:
-    """Write a weight [n_in, n_out] into panels [n_panel, n_in, WIDE], from output `first` on, a multiple of WIDE."""
-    for start in range(0, weight.shape[1], WIDE):
-        some = weight[:, start : start + WIDE]
-        panels[(first + start) // WIDE, :, : some.shape[1]] = some
-
-
-def columns(weight: NDArray[Any], scale: Floats, ids: Ints) -> Floats:
-    """Columns of a packed weight, times their scales: panels at ids [n_new] -> [n_new, n_in]."""
-    y: Floats = weight[ids // WIDE, :, ids % WIDE] * scale[ids, None]
-    return y
-
-
-def empty_caches(n_slot: int, n_layer: int, n_head: int, n_ctx: int, d_head: int) -> tuple[Floats, Floats]:
-    """Keys [n_slot, n_layer, n_head, n_ctx / WIDE, d_head, WIDE], values [n_slot, ..., d_head / WIDE, n_ctx, WIDE]."""
-    keys = np.zeros((n_slot, n_layer, n_head, -(-n_ctx // WIDE), d_head, WIDE), np.float32)
-    return keys, np.zeros((n_slot, n_layer, n_head, -(-d_head // WIDE), n_ctx, WIDE), np.float32)
-
-
-def store(k: Floats, v: Floats, keys: Floats, values: Floats, n_past: int) -> None:
-    """Write k and v [n_head, n_new, d_head] into a layer's cache from position n_past on."""
-    store_rows(np.concatenate([k, v], axis=2), keys, values, n_past)
-
-
-def copy_rows(keys: Floats, values: Floats, places: Ints, to: Ints) -> None:
-    """Copy the rows at some places [n_row] to others, in the keys and values of a whole cache."""
-    keys[:, :, to // WIDE, :, to % WIDE] = keys[:, :, places // WIDE, :, places % WIDE]
-    values[..., to, :] = values[..., places, :]
-
-
-def fetch(keys: Floats, values: Floats, length: int) -> tuple[Floats, Floats]:
-    """What `store` wrote: the first `length` rows of a layer's cache, both [n_head, length, d_head]."""
-    n_head, _, d_head, _ = keys.shape
-    k = keys.transpose(0, 1, 3, 2).reshape(n_head, -1, d_head)
-    v = values.transpose(0, 2, 1, 3).reshape(n_head, values.shape[2], -1)
-    return k[:, :length], v[:, :length, :d_head]
-
-
-# --- compiled code -------------------------------------------------------------------------------
-
-
-def warm_up(dtype: np.dtype[Any]) -> None:
-    """Compile all that a pass over weights of this type needs, or load it from the cache on disk.
-
-    That is one token through one layer of width one, by two threads.
-    """
-    threads()
-    one, row = np.zeros(1, np.float32), np.zeros((1, 1), np.float32)
-    three, weight = np.zeros((1, 3), np.float32), empty_weight((1, 1, 1), dtype)
-    linear_ = weight, row, row
-    w = Weights(
-        weight[0], one, row, row, row, empty_weight((1, 1, 3), dtype), three, three, *linear_, row, row, *linear_,
-        *linear_, one, one, weight[0], one, one, one,
-    )  # fmt: skip
-    one_row = np.array([[0, 0, 1, 1]], np.int64)
-    caches = empty_caches(1, 1, 1, 1, 1)
-    run(2, w, np.float32(1), np.zeros(1, np.int64), one_row, *caches, row, NOTHING, NOTHING, NO_FEATURES)
 
 
 def _layer() -> str | None:

@@ -61,6 +61,7 @@ def look_back_together(
     n_crew: int, board: Ints, w: QueryWeights, eps: np.float32, keys: Floats, values: Floats, n_seen: int, x: Floats,
     normed: Floats, q: Floats, seen: Floats, up: Floats, out: Floats,
 ) -> None:  # fmt: skip
+    """The one parallel region: every thread does its share."""
     for me in prange(n_crew):
         share_look_back(np.int64(me), n_crew, board, w, eps, keys, values, n_seen, x, normed, q, seen, up, out)
 

@@ -68,6 +68,7 @@ def lane_sum(x: Floats, lanes: Floats) -> np.float32:
 
 @vector
 def layer_norm_row(x: Floats, weight: Floats, bias: Floats, eps: np.float32, y: Floats, lanes: Floats) -> None:
+    """y [n] = x [n] with mean 0 and variance 1, scaled and shifted; lanes [LANES] is room to work in."""
     n = np.float32(x.shape[0])
     mean = lane_sum(x, lanes) / n
     for i in range(x.shape[0]):
@@ -79,6 +80,7 @@ def layer_norm_row(x: Floats, weight: Floats, bias: Floats, eps: np.float32, y: 
 
 @jit()
 def layer_norm_rows(x: Floats, weight: Floats, bias: Floats, eps: np.float32, y: Floats) -> None:
+    """The same of each row: x and y [n_row, n]."""
     lanes = np.empty(LANES, np.float32)
     for row in range(x.shape[0]):
         layer_norm_row(x[row], weight, bias, eps, y[row], lanes)
@@ -86,7 +88,7 @@ def layer_norm_rows(x: Floats, weight: Floats, bias: Floats, eps: np.float32, y:
 
 @vector
 def softmax_row(x: Floats, n: int, lanes: Floats) -> np.float32:
-    """x[:n] becomes e**(x - max) in place and the rest 0; returns one over the sum. x is whole lanes long."""
+    """x[:n] becomes e**(x - max) in place and the rest 0; returns one over the sum. x is a multiple of LANES long."""
     for i in range(n, x.shape[0]):
         x[i] = -INFINITY
     for j in range(LANES):
@@ -106,6 +108,7 @@ def softmax_row(x: Floats, n: int, lanes: Floats) -> np.float32:
 
 @jit()
 def softmax_rows(x: Floats, y: Floats) -> None:
+    """Each row to probabilities: x and y [n_row, n]."""
     lanes = np.empty(LANES, np.float32)
     n = x.shape[1]
     padded = np.empty((n + LANES - 1) // LANES * LANES, np.float32)

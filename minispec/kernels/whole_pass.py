@@ -1,4 +1,4 @@
-"""A whole pass as one compiled call: the wiring of `model.py` once more, with the same kernels and the same bits.
+"""A whole pass as one compiled call: `wiring.py` once more, with the same kernels and the same bits.
 
 The idea: a pass of a small model takes 100 us, and calling 10 kernels a layer from Python would take as long.
 Threads go through it together (see `crew`); the stages of a layer are
@@ -37,8 +37,6 @@ from minispec.parameters import Weights
 
 STAGES = 7  # of a layer
 ZERO: Any = np.int64(0)  # of the type of all other stages, so that nothing is compiled twice
-
-
 SLOT, PAST, NEW, LOGITS = 0, 1, 2, 3  # columns of `sequences`
 
 
@@ -234,6 +232,7 @@ def together(
     n_crew: int, board: Ints, w: Weights, eps: np.float32, ids: Ints, layout: Layout, keys: Floats, values: Floats,
     x: Floats, normed: Floats, qkv: Floats, up: Floats, logits: Floats,
 ) -> None:  # fmt: skip
+    """The one parallel region of a pass: every thread does its `share`."""
     for me in prange(n_crew):
         share(np.int64(me), n_crew, board, w, eps, ids, layout, keys, values, x, normed, qkv, up, logits)
 
@@ -245,8 +244,7 @@ def run(
 ) -> None:  # fmt: skip
     """A pass of n_crew threads over the rows of one or more sequences, [n_seq, 4] as in `Layout`.
 
-    What few passes need is empty else: where rows of trees are stored as well, and features at tapped depths.
-
+    aside, taps and features are as in `Layout`, too, and empty in most passes.
     Python goes on beside it. Passes of several threads must not run at the same time; one of a single thread may.
     """
     n_new, n_embd = len(ids), w.wpe.shape[1]

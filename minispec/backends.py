@@ -53,7 +53,7 @@ class OnePass:
         self.lock.release()
 
 
-_passes: dict[str, OnePass | nullcontext[None]] = {"minispec.kernels": OnePass(), "minispec.reference": nullcontext()}
+_passes: dict[str, OnePass | nullcontext[None]] = {MODULES["numba"]: OnePass(), MODULES["numpy"]: nullcontext()}
 
 
 def one_pass(ops: ModuleType) -> OnePass | nullcontext[None]:

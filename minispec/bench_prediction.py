@@ -163,7 +163,6 @@ def ways_to_write(
     target: GPT2, draft: GPT2, lengths: Sequence[int], script: Script, costs: Costs
 ) -> dict[int | str, Way]:
     """The texts with each draft length, and with the one that chooses itself, after their first rounds."""
-
     drafters = [SmallModelDrafter(agreeing(draft, target, agree)) for agree in (script.agree, *script.others)]
 
     def way(n_draft: Any) -> Way:

@@ -119,9 +119,8 @@ class Prices:
         lengths = np.arange(most + 1)
         check = np.array([costs.curve(rows) for rows in range(1, most + 2)])
         self.reread = np.where(lengths > 0, costs.reread, 0.0)
-        self.of_round = (
-            lengths * costs.guess + np.where(lengths > 0, costs.first, 0.0) + check
-        )  # [most + 1], by guesses
+        # of_round [most + 1]: by the number of guesses
+        self.of_round = lengths * costs.guess + np.where(lengths > 0, costs.first, 0.0) + check
         further = self.of_round - self.of_round[:, None]  # [from, to]
         self.further = np.where(np.tri(most + 1, dtype=bool), NEVER, further)  # to a place that is not further
         self.reach = np.ones(most + 1)  # room to work in: the chance that so many guesses are kept

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minispec.theory import PassCosts, check
+from minispec.theory import PassCosts, check_chance_and_length
 
 PRE, POST = "pre-verify", "post-verify"
 SCHEDULES = ("plain", "sequential", "pearl", "overlapped")
@@ -165,7 +165,7 @@ def simulate_schedule(
     """
     if schedule not in SCHEDULES:
         raise ValueError(f"no schedule is called {schedule!r}: choose one of {', '.join(SCHEDULES)}")
-    check(accept, n_draft)
+    check_chance_and_length(accept, n_draft)
     check_interference(interference)
     if not 0 <= n_tokens <= MOST_TOKENS:
         raise ValueError(f"n_tokens is {n_tokens}: give 0 to {MOST_TOKENS}")
@@ -200,7 +200,7 @@ def overlapped_speedup(accept: float, n_draft: int, costs: PassCosts, interferen
 
     Raises: ValueError as simulate_schedule. Supposes: guesses are kept independently, with one chance.
     """
-    check(accept, n_draft)
+    check_chance_and_length(accept, n_draft)
     check_interference(interference)
     if n_draft == 0:
         return 1.0

@@ -8,8 +8,8 @@ guessed, or how far. Sampled text is then token for token what plain decoding wr
 For the loop this is greedy decoding: every distribution has one token in it, and the one rule (accept
 min(1, p / q), else draw from what p has over q) keeps a guess where it is the target's pick, and else
 writes that pick. The price is that guesses are kept a little less often than by the optimal rule: with chance
-sum over x of 1 / sum over y of max(p_y / p_x, q_y / q_x), for x of which both have some. With d for what that rule
-refuses, 1 - sum(min(p, q)), this is at least (1 - d) / (1 + d).
+sum over x of 1 / sum over y of max(p_y / p_x, q_y / q_x), x being the tokens that both may write. With d for what that
+rule refuses, 1 - sum(min(p, q)), this is at least (1 - d) / (1 + d).
 
 Source: Gumbel 1954; Maddison, Tarlow, Minka 2014 (arXiv 1411.0030); Daliri, Musco, Suresh 2024 (arXiv 2408.07978).
 """

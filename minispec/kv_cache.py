@@ -31,25 +31,18 @@ NO_FEATURES: Floats = np.empty((1, 0, 0, 0), np.float32)
 
 @dataclass
 class KVCache:
-    """Keys and values of every layer, in a slot of a block that may hold other caches, too.
+    """Keys and values of every layer, in a slot of a block that may hold other caches, too."""
 
-    Attributes: block_keys, block_values, of all slots, [n_slot, n_layer, n_head, n_ctx + MOST_NODES, d_head] in the
-    reference's layout; n_ctx, the positions there is room for; owner, the model that it belongs to; slot, its place in
-    the block; length, how many positions are filled; copy_rows, how the layout copies some; on_trial, the parents of
-    the guesses whose rows lie beyond the window, if the last pass was over a tree; taps, the depths whose features are
-    kept, ascending, in block_features [n_slot, n_tap, n_ctx + MOST_NODES, n_embd].
-    """
-
-    block_keys: Floats
-    block_values: Floats
-    n_ctx: int
-    owner: object = None
-    slot: int = 0
-    length: int = 0
-    copy_rows: CopyRows | None = None
-    on_trial: Sequence[int] = ()
-    taps: tuple[int, ...] = ()
-    block_features: Floats = field(default_factory=lambda: NO_FEATURES)
+    block_keys: Floats  # of all slots: [n_slot, n_layer, n_head, n_ctx + MOST_NODES, d_head] in the reference's layout
+    block_values: Floats  # the same
+    n_ctx: int  # positions there is room for
+    owner: object = None  # the model that it belongs to
+    slot: int = 0  # its place in the block
+    length: int = 0  # how many positions are filled
+    copy_rows: CopyRows | None = None  # how the layout copies some
+    on_trial: Sequence[int] = ()  # parents of the guesses whose rows lie beyond the window, after a pass over a tree
+    taps: tuple[int, ...] = ()  # depths whose features are kept, ascending
+    block_features: Floats = field(default_factory=lambda: NO_FEATURES)  # [n_slot, n_tap, n_ctx + MOST_NODES, n_embd]
 
     @property
     def keys(self) -> Floats:

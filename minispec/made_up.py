@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minispec.parameters import GPT2Config
+from minispec.vocabulary import byte_letters
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -137,7 +138,7 @@ def write_checkpoint(folder: Path, config: GPT2Config, tensors: dict[str, Floats
         "eos_token_id": end,
     }
     (folder / "config.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
-    letters = byte_letters()
+    letters = sorted(byte_letters())  # in the order of GPT-2's first tokens
     merges = list(pairs(letters, config.n_vocab - len(letters) - 1))
     tokens = [*letters, *(one + other for one, other in merges), "<|endoftext|>"]
     vocabulary = {token: i for i, token in enumerate(tokens)}
@@ -149,12 +150,6 @@ def write_checkpoint(folder: Path, config: GPT2Config, tensors: dict[str, Floats
     except SafetensorError as error:  # what it makes of a full disk
         raise OSError(f"the weights cannot be written: {error}") from error
     (folder / "model.tmp").replace(folder / "model.safetensors")
-
-
-def byte_letters() -> list[str]:
-    """The 256 letters that stand for the bytes in GPT-2's vocabulary files, in the order of its first tokens."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    return [chr(byte) for byte in plain] + [chr(256 + i) for i in range(256 - len(plain))]
 
 
 def pairs(letters: list[str], n: int) -> Iterator[tuple[str, str]]:

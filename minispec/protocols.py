@@ -20,7 +20,7 @@ GoOn = Callable[[Callable[[], float]], bool]  # after a guess, given how sure th
 
 
 class Cache(Protocol):
-    """The keys and values of `length` positions. Where drafts branch: `keep(path)`, as of `KVCache`."""
+    """The keys and values of `length` positions. Where drafts branch, also `keep(path)`, as `KVCache` has it."""
 
     length: int
 
@@ -29,7 +29,7 @@ class Cache(Protocol):
 
 
 class Target(Protocol):
-    """The model whose text is written. Where drafts branch: `forward_tree`, as of `GPT2`."""
+    """The model whose text is written. Where drafts branch, also `forward_tree`, as `GPT2` has it."""
 
     @property
     def n_ctx(self) -> int:

@@ -82,7 +82,7 @@ def capped_ratio(above: Floats, below: Floats) -> Floats:
     return np.divide(above, below, out=np.ones_like(above), where=above < below)
 
 
-def one_hot(probs: Floats) -> Floats:
+def favourite(probs: Floats) -> Floats:
     """All on the most likely token, the first of equals."""
     hot = np.zeros_like(probs)
     hot[probs.argmax()] = 1
@@ -123,12 +123,12 @@ def reuse_uniform(target: Floats, draft: Floats) -> Plan:
 
 def argmax_draft(target: Floats, draft: Floats) -> Plan:
     """The guess is the draft's favourite, and is judged as if it had been drawn."""
-    return Plan(one_hot(draft), capped_ratio(target, draft), residual(target, draft), target)
+    return Plan(favourite(draft), capped_ratio(target, draft), residual(target, draft), target)
 
 
 def argmax_target(target: Floats, draft: Floats) -> Plan:
     """The guess is kept if it is the target's favourite, which else replaces it."""
-    return Plan(draft, one_hot(target), one_hot(target), target)
+    return Plan(draft, favourite(target), favourite(target), target)
 
 
 def discard(target: Floats, draft: Floats) -> Plan:

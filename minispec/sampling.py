@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 Probs = NDArray[np.float64]
 ROUNDING = 1e-12  # how far below top_p a sum may be by rounding alone and still reach it
 RARE = 2e-4  # at most 5,000 tokens have this probability, and these are soon sorted
-BIN = 47  # the bits of a float64 from this one on, as an integer, grow with it: in 32 steps an octave
+BIN = 47  # a positive float64's bits from this one on are an integer that grows with it: in 32 steps an octave
 
 
 @dataclass(frozen=True)

@@ -47,12 +47,12 @@ def several_rules(outcomes: Sequence[Outcome]) -> str:
         for one in outcomes
     ]
     first = outcomes[0]
-    notes = [
+    note = (
         f"sum(min(p, q)) = {first.overlap:.6f}. distance: total variation from the target's law, of which about "
         f"{first.distance_by_luck:.5f} is luck; p-value: the chance that right draws look as bad."
-    ]
+    )
     words = [line for one in outcomes for line in explained(one.rule)]
-    return "\n".join([head, *rows, "", *textwrap.wrap(notes[0], 100), "", *words, "", closing_line(outcomes)])
+    return "\n".join([head, *rows, "", *textwrap.wrap(note, 100), "", *words, "", closing_line(outcomes)])
 
 
 def explained(name: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 With `protocols.py`, which says what it is given, and `text.py`, where a text ends, this file stands alone: the three
 need NumPy and nothing else, and know no model. Anything with `n_ctx`, `n_vocab`, `new_cache` and `forward` is a target;
-anything with `start` is a drafter.
+anything with `n_vocab` and `start` is a drafter.
 
 One round: **draft** up to n_draft tokens, each with the distribution it was drawn from; **verify** them
 in one target pass, which gives the target's distribution at each guess and one place further; **accept**
@@ -116,28 +116,30 @@ def judge_block(
 ) -> Iterator[tuple[int, int]]:
     """As `judge`, for a chain, but by one decision on how much of it to keep, which is a little more.
 
-    A guess that the target likes better than the draft did makes up for one before it that it liked less: weights[i]
-    is the chance that of i guesses all are kept. It is the product of all ratios target / draft so far, held at 1 after
-    each. From the longest beginning down, one is kept with the chance that is still missing to that: with `over` for
-    the sum of max(weight * p - q, 0) at its end, longer ones are kept with chance weight - over, so it is kept with
-    over / (1 - weight + over) where they are not, and over * that draw of the replacement is what p lacks.
+    A guess that the target likes better than the draft did makes up for one before it that it liked less: weights[i],
+    the chance that the first i guesses are kept, is the product of all ratios target / draft so far, held at 1 after
+    each. With p and q for the laws of the next place, more than i are kept with the sum of min(weight * p, q), which is
+    weight - over, where `over` is the sum of max(weight * p - q, 0). So just i have to be kept with chance over, and a
+    replacement that is drawn from that maximum fills the place up to weight * p. Lengths are tried from the longest
+    down: i are kept with over / (1 - weight + over), the chance given that no more were.
     """
     n, weights = len(draft.tokens), [1]
-    target_probs = [checked_law(sampling.probs(row, position + i)) for i, row in enumerate(logits)]
-    for token, p, q in zip(draft.tokens, target_probs, draft.probs, strict=False):
-        kept = weights[-1] * p[token]
-        weights.append(1 if kept >= q[token] else kept / q[token])
+    laws = [checked_law(sampling.probs(row, position + i)) for i, row in enumerate(logits)]
+    for token, target_probs, draft_probs in zip(draft.tokens, laws, draft.probs, strict=False):
+        kept = weights[-1] * target_probs[token]
+        weights.append(1 if kept >= draft_probs[token] else kept / draft_probs[token])
 
     def chance(i: int) -> Any:
+        """That just i guesses are kept, given that no more were."""
         if i == n:
             return weights[n]
-        over = np.maximum(weights[i] * target_probs[i] - draft.probs[i], 0).sum()
+        over = np.maximum(weights[i] * laws[i] - draft.probs[i], 0).sum()
         missing = 1 - weights[i] + over
         return over / missing if missing > 0 else 1  # no excess of a certain beginning: the two laws are equal
 
     n_kept = next((i for i in range(n, 0, -1) if choices.accept(chance(i), 1)), 0)
     yield from ((token, 1 + i) for i, token in enumerate(draft.tokens[:n_kept]))
-    rest = target_probs[n_kept]
+    rest = laws[n_kept]
     yield choices.draw(residual(weights[n_kept] * rest, draft.probs[n_kept]) if n_kept < n else rest), 0
 
 
@@ -187,6 +189,8 @@ def _rounds(
     target: Target, drafter: Drafter, text: Text, sampling: Sampler, length: DraftLength, choices: Choices,
     verification: str | Judge,
 ) -> Iterator[Step]:  # fmt: skip
+    """Round after round: draft, verify, accept or replace, roll back."""
+    verdicts = verification if callable(verification) else judge_block if verification == "block" else judge
     cache, guide = target.new_cache(), length.start()
     drafting = drafter.start(cache)
     finish = text.finish()
@@ -204,7 +208,6 @@ def _rounds(
         verified = time.perf_counter()
 
         first, guess, path = len(text.ids), 0, []
-        verdicts = verification if callable(verification) else judge_block if verification == "block" else judge
         for token, guess in verdicts(draft, logits, first, sampling, choices):
             path += [guess - 1] if guess else []
             finish = text.commit(token)
@@ -215,11 +218,18 @@ def _rounds(
             cache.keep(path)
         cache.truncate(len(text.ids) - 1)
 
-        n_accepted, committed, seconds = len(path), tuple(text.ids[first:]), (guessed - began, verified - guessed)
-        parents = None if draft.parents is None else tuple(draft.parents)
-        step = Step(tuple(draft.tokens), n_accepted, committed, finish, *seconds, parents, tuple(path))
+        step = Step(
+            drafted=tuple(draft.tokens),
+            n_accepted=len(path),
+            committed=tuple(text.ids[first:]),
+            finish=finish,
+            draft_seconds=guessed - began,
+            target_seconds=verified - guessed,
+            parents=None if draft.parents is None else tuple(draft.parents),
+            path=tuple(path),
+        )
         n_refused = not guess and not step.at_end
-        guide.learn(draft.depth, n_accepted, n_accepted + n_refused)
+        guide.learn(draft.depth, step.n_accepted, step.n_accepted + n_refused)
         yield step
 
 

@@ -1,4 +1,7 @@
-"""The ids of a text so far, and where it ends: the same for plain and for speculative decoding."""
+"""The ids of a text so far, and where it ends: the same for plain and for speculative decoding.
+
+And what may be an id, or a count: the checks of arguments that the whole package uses.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ Stop = Callable[[Sequence[int]], bool]  # given the new tokens so far: does the 
 
 
 class Text:
-    """The ids so far, and where they end: shared with plain decoding, so both end alike."""
+    """A prompt and what was written after it."""
 
     def __init__(self, target: Target, ids: Sequence[int], max_new_tokens: int, stop: Stop | None) -> None:
         """Raises ValueError for a prompt that is empty or does not fit, and for a negative max_new_tokens."""
@@ -45,7 +48,7 @@ class Text:
         return self.finish()
 
     def finish(self) -> str | None:
-        """A stop comes before a limit that is reached with the same token."""
+        """Why the text ends here, or None: a stop comes before a limit that is reached with the same token."""
         n_new = len(self.ids) - self.n_prompt
         if self.stop is not None and n_new and self.stop(self.ids[self.n_prompt :]):
             return "stop"

@@ -78,7 +78,7 @@ class Textbook:
         return 1.0
 
 
-def check(accept: float, n_draft: int) -> None:
+def check_chance_and_length(accept: float, n_draft: int) -> None:
     """Raise ValueError unless these are a chance and a length."""
     if not 0 <= accept <= 1:
         raise ValueError(f"the accept rate is {accept}: give a number from 0 to 1")
@@ -96,7 +96,7 @@ def expected_tokens(accept: float, n_draft: int) -> float:
     Raises: ValueError for an accept rate outside 0..1 or a negative length.
     Source: Leviathan et al. 2023, equation 1. Supposes: guesses are kept independently, with one chance.
     """
-    check(accept, n_draft)
+    check_chance_and_length(accept, n_draft)
     tokens = 1.0
     for _ in range(n_draft):
         tokens = 1 + accept * tokens
@@ -116,7 +116,7 @@ def round_cost(accept: float, n_draft: int, costs: PassCosts) -> float:
 
     After a block that was kept whole, the draft has not yet read its own last guess and does so with the next token.
     """
-    check(accept, n_draft)
+    check_chance_and_length(accept, n_draft)
     if n_draft == 0:  # plain decoding
         return 1.0
     return costs.first + n_draft * costs.guess + costs.reread * accept**n_draft + costs.curve(n_draft + 1)

@@ -22,8 +22,11 @@ from minispec.trace import run_all
 from minispec.verify_texts import Counts, Mismatch, Rng
 
 FALSE_ALARM = 1e-9  # the chance, at most, that right dice fail one trial
-
 TARGET_PROBS, DRAFT_PROBS = np.array([0.15, 0.35, 0.10, 0.40]), np.array([0.50, 0.20, 0.20, 0.10])
+COINS = ((0.3, 0.8), (0.05, 0.5), (0.9, 1.0))  # target's and draft's probability of a guess
+N_FREQUENCIES = 1 + 4 + 4 + 16 + len(COINS) + 4  # that fair_dice looks at
+THROWS = 5  # single throws for each text
+Frequencies = dict[str, tuple[float, float]]  # by name, what was seen and what it should be
 
 
 @dataclass(frozen=True)
@@ -43,11 +46,6 @@ class FixedRow:
         """The logarithms of the probabilities, row by row."""
         cache.append(len(ids))
         return np.tile(np.log(self.row), (len(ids) if n_logits is None else n_logits, 1))
-
-
-COINS = ((0.3, 0.8), (0.05, 0.5), (0.9, 1.0))  # target's and draft's probability of a guess
-N_FREQUENCIES = 1 + 4 + 4 + 16 + len(COINS) + 4  # that fair_dice looks at
-THROWS = 5  # single throws for each text
 
 
 def bound(n: int) -> float:
@@ -71,9 +69,6 @@ def fair_dice(_: Pair, rng: Rng, n_texts: int = 20_000) -> Counts:
                     f"(dice from seed {seed}; false alarms below {FALSE_ALARM:g})"
                 )
     return {"texts": n_texts, "throws": n_throws * (len(COINS) + 1)}
-
-
-Frequencies = dict[str, tuple[float, float]]  # by name, what was seen and what it should be
 
 
 def loop_frequencies(seed: int, n_texts: int) -> Frequencies:

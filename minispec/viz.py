@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from minispec.trace import Run
-
-if TYPE_CHECKING:
-    pass
 
 STYLES: dict[str, dict[str, Any]] = {
     "accepted": {"fg": "green"},

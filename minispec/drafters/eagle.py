@@ -89,7 +89,7 @@ class EagleDrafting:
 
     def __init__(self, ways: Ways, block: GPT2, cache: Any) -> None:
         check_taps(cache, ways.depths)
-        self.ways, self.seen = ways, cache
+        self.ways, self.target_cache = ways, cache
         self.ids: list[int] = []
         # A row goes into the block as the embedding of a token: here is room for their table, filled before each pass.
         self.rows = block.ops.empty_weight((block.config.n_embd, MOST_ROWS), np.float32)
@@ -109,7 +109,7 @@ class EagleDrafting:
     def room(self, ids: Sequence[int]) -> int:
         """How many guesses there can be after ids: a row for each but the last must fit the block's window."""
         n_read = len(ids) - 1
-        return self.block.n_ctx - n_read + 1 if 0 < n_read == self.seen.length else 0
+        return self.block.n_ctx - n_read + 1 if 0 < n_read == self.target_cache.length else 0
 
     def read(self, ids: Sequence[int]) -> Floats:
         """Bring the block's cache up to ids: its output [n_guess + n_small] for the token after them.
@@ -122,7 +122,7 @@ class EagleDrafting:
         first = max(min(shared - 1, len(ids) - 2), 0)
         self.cache.truncate(first)
         self.ids = list(ids)
-        return self.go_on_with(self.ways.enter(self.seen, first, ids[first + 1 :]))
+        return self.go_on_with(self.ways.enter(self.target_cache, first, ids[first + 1 :]))
 
     def go_on_with(self, x: Floats) -> Floats:
         """Rows [n_new, n_small] through the block: its output [n_guess + n_small] for the last of them."""
@@ -156,7 +156,7 @@ def read_block(target: GPT2, tensors: Tensors) -> GPT2:
 
 
 def multiplied_out(target: GPT2, tensors: Tensors) -> Tensors:
-    """EAGLE-1's tensors as those of the model that both versions are; EAGLE-3's as they are.
+    """EAGLE-1's tensors made into those that EAGLE-3 has; EAGLE-3's as they are.
 
     EAGLE-1 has `fc` [n_embd, n_small] from a feature into the block and `out` [n_small, n_embd] to the next one,
     f = out(z). A feature is the target's last hidden state after its last norm.

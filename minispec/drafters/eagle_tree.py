@@ -27,6 +27,7 @@ import numpy as np
 from minispec.drafters.certain import one_hot
 from minispec.drafters.eagle import EagleDrafter, EagleDrafting
 from minispec.drafters.on_features import Floats
+from minispec.drafters.small_model import usable
 from minispec.protocols import Choices, Draft, GoOn, Sampler, always
 from minispec.trees import MOST_NODES
 
@@ -118,7 +119,7 @@ class EagleTreeDrafting:
         """The likeliest tokens after a node, or the text, by what the block gave for it; none where that is broken."""
         ways = self.chain.ways
         logits = out[: len(ways.tokens)]
-        if not np.isfinite(logits.max()):
+        if not usable(logits):
             return []
         probs = np.exp(logits - logits.max())
         probs *= chance / probs.sum()

@@ -16,23 +16,19 @@ from itertools import accumulate
 from operator import mul
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from minispec.drafters.small_model import probability
+from minispec.drafters.small_model import probability, usable
 from minispec.drafters.small_model_tree import probability_of_any, siblings
 from minispec.protocols import Choices, Draft, GoOn, Probs, Sampler, depths
 
 
 def draw_each(logits: NDArray[Any], position: int, sampling: Sampler, choices: Choices, go_on: GoOn) -> Draft:
-    """A guess from each row of logits [n_guess, n_vocab], the first for this place of the text, until go_on says no.
-
-    A row with no usable largest logit ends the draft: a broken drafter may cost speed, never the text.
-    """
+    """A guess from each row of logits [n_guess, n_vocab], the first for this place of the text, until go_on says no."""
     tokens: list[int] = []
     probs: list[Probs] = []
     for i, row in enumerate(logits):
-        if not -np.inf < row.max() < np.inf:
+        if not usable(row):
             break
         probs.append(sampling.probs(row, position + i))
         tokens.append(choices.draw(probs[-1]))

@@ -3,6 +3,8 @@
 Cost: one pass of the small model a guess. Its cache follows the text by itself: it keeps the longest
 beginning that it shares with the ids it is asked to continue, and forgets the rest.
 
+Law: kept, a guess is drawn from the law that it is judged by. Training: none beyond the small model's own.
+
 Source: Leviathan, Kalman, Matias 2023 (arXiv 2211.17192).
 """
 
@@ -58,8 +60,8 @@ class SmallModelDrafting:
         for position in range(len(ids), len(ids) + n_draft):
             logits = self.model.forward(pending, self.cache, n_logits=1)[-1]
             self.cached += pending
-            if not -np.inf < logits.max() < np.inf:  # nor where it is NaN; a single -inf is a token ruled out
-                break  # a broken drafter may cost speed, never the text
+            if not usable(logits):
+                break
             probs.append(sampling.probs(logits, position))
             tokens.append(choices.draw(probs[-1]))
             if not go_on(partial(probability, logits, tokens[-1])):
@@ -75,6 +77,11 @@ class SmallModelDrafting:
         shared = min(shared, len(ids) - 1)
         self.cache.truncate(shared)
         del self.cached[shared:]
+
+
+def usable(logits: NDArray[Any]) -> bool:
+    """Whether a token can be drawn from logits [n_vocab]. A broken drafter may cost speed, never the text."""
+    return bool(-np.inf < logits.max() < np.inf)  # a single -infinity is a token ruled out; with a NaN this is false
 
 
 def probability(logits: NDArray[Any], token: int) -> float:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from minispec.drafters.small_model import SmallModelDrafter, SmallModelDrafting, probability
+from minispec.drafters.small_model import SmallModelDrafter, SmallModelDrafting, probability, usable
 from minispec.protocols import Choices, Draft, GoOn, Probs, Sampler, Target, always
 from minispec.trees import MOST_NODES
 
@@ -127,8 +127,8 @@ def siblings(
         if law is None:
             logits = logits.copy()
             logits[taken] = -np.inf
-            if not -np.inf < logits.max() < np.inf:  # nor where it is NaN
-                return  # a broken drafter may cost speed, never the text
+            if not usable(logits):
+                return
             law = sampling.probs(logits, position)
         taken.append(choices.draw(law))
         yield taken[-1], law

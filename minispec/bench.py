@@ -23,8 +23,8 @@ from minispec.bench_prediction import measure_predictions, summary
 from minispec.bench_short import time_short
 from minispec.bench_texts import compare_programs, minispec_program
 from minispec.bench_transformers import check_installed, transformers_program
+from minispec.draft_option import is_model, parts_of
 from minispec.drafters.models import models_of
-from minispec.drafts import is_model, parts_of
 from minispec.hub import find_model
 from minispec.session import Pair, Settings, open_pair
 from minispec.tokenizer import check_same_vocabulary, load_tokenizer

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from minispec.drafts import is_lossy, parts_of, training_of
+from minispec.draft_option import is_lossy, parts_of, training_of
 from minispec.methods import METHODS
 from minispec.prompts import built_in_prompts, first_of_each_kind
 from minispec.session import AUTO, Pair, Settings, decode, default_draft, open_pair

@@ -8,7 +8,6 @@ every path there is: what comes out is not an estimate, and with fractions.Fract
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -70,16 +69,3 @@ def law(run: Callable[[Script], Result]) -> dict[Result, Any]:
     for result, chance in every_outcome(run):
         chances[result] = chances.get(result, 0) + chance
     return chances
-
-
-class InTurn(Executor):
-    """Runs what it is given at once, in the caller's thread: so a loop of two threads can be walked, too."""
-
-    def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-        """The result, or the error, in a `Future` that is done."""
-        future: Future[Any] = Future()
-        try:
-            future.set_result(work(*arguments, **named))
-        except BaseException as error:
-            future.set_exception(error)
-        return future

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,20 +20,11 @@ from minispec.hub import find_model
 from minispec.model import GPT2
 from minispec.model_files import check_inside
 from minispec.parameters import GPT2Config
-from minispec.reference import quantise
 from minispec.safetensors_file import StoredTensor, read_header, read_metadata, read_tensor
 from minispec.user_path import user_path
 
 Floats = NDArray[np.float32]
 VERSION = "1"  # of the file format
-
-
-class Linear(NamedTuple):
-    """A product as a set of operations wants it: `ops.linear(x, *linear)`."""
-
-    weight: NDArray[Any]
-    scale: Floats
-    bias: Floats
 
 
 @dataclass(frozen=True)
@@ -110,24 +99,3 @@ def read_heads(path: Path, method: str, target: GPT2) -> Heads:
             f"(python weights/train_heads.py {method} TARGET CORPUS), or take the target that they belong to"
         )
     return Heads(path, method, metadata, stored)
-
-
-# --- products that heads need ----------------------------------------------------------------------
-
-
-def packed(ops: ModuleType, weight: Floats, bias: Floats | None = None, small: bool = False) -> Linear:
-    """A product of a weight [n_in, n_out], packed for a set of operations; small: in 8 bits."""
-    n_out = weight.shape[1]
-    kept, scale = quantise(weight) if small else (weight, np.ones(n_out, np.float32))
-    panels = ops.empty_weight(weight.shape, kept.dtype.type)
-    ops.pack(kept, panels)
-    return Linear(panels, scale, np.zeros(n_out, np.float32) if bias is None else bias)
-
-
-def small_output(target: GPT2) -> Linear:
-    """The target's output layer in 8 bits: a quarter of the reading, and a guess may be rough."""
-    w = target.weights
-    if w.lm_head.dtype == np.int8:
-        return Linear(w.lm_head, w.lm_head_scale, w.lm_head_bias)
-    rows = target.ops.columns(w.lm_head, w.lm_head_scale, np.arange(target.n_vocab))
-    return packed(target.ops, np.ascontiguousarray(rows.T), small=True)

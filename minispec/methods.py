@@ -1,6 +1,6 @@
 """Ways to draft by name, besides a model's: what the help text says of each, and a function that builds its drafter.
 
-Nothing heavy is imported before one is built: the help text is made of this. What `-d` may say in all: `drafts.py`.
+Nothing heavy is imported before one is built: the help text is made of this. All that `-d` may say: `draft_option.py`.
 """
 
 from __future__ import annotations
@@ -33,25 +33,20 @@ def _no_files(settings: Settings, argument: str | None) -> list[Path]:
 class Method:
     """A way to draft.
 
-    about: a line for the help text. build: settings, target, its tokenizer and the argument to a drafter; ValueError in
-    one line for what cannot be. argument: what may stand after the colon, in brackets where it may be left out.
-    lossy: whether what is written has another law than the target's. branches: whether it can guess trees, by --tree.
-    own_model: whether it has a model of its own, kept as --draft-weights says. taps: the depths whose hidden states it
-    wants in the target's cache. files: what its guesses depend on besides target, draft weights and argument. copy: how
-    the copy of the target is kept that it drafts with, if it does. training: what has to be trained before.
+    build: settings, target, its tokenizer and the argument to a drafter. Raises ValueError, in one line, for what
+    cannot be.
     """
 
-    about: str
+    about: str  # a line for the help text
     build: Callable[[Settings, GPT2, Tokenizer, str | None], Drafter]
-    argument: str = ""
-    lossy: bool = False
-    branches: bool = False
-    own_model: bool = False
-    taps: Callable[[GPT2, str | None], tuple[int, ...]] = _no_taps
-    files: Callable[[Settings, str | None], list[Path]] = _no_files
-    copy: str | None = None
-    training: str = "none"
-    weights: bool = False
+    argument: str = ""  # what may stand after the colon, in brackets where it may be left out
+    lossy: bool = False  # whether what is written has another law than the target's
+    branches: bool = False  # whether it can guess trees, by --tree
+    own_model: bool = False  # whether it has a model of its own, kept as --draft-weights says
+    taps: Callable[[GPT2, str | None], tuple[int, ...]] = _no_taps  # depths whose features it looks at
+    files: Callable[[Settings, str | None], list[Path]] = _no_files  # what its guesses depend on, too
+    copy: str | None = None  # how the copy of the target is kept that it drafts with, if it does
+    training: str = "none"  # what has to be trained before
 
     @property
     def needs_argument(self) -> bool:
@@ -105,6 +100,7 @@ def _ngram_files(settings: Settings, argument: str | None) -> list[Path]:
 
 
 def small_model(model: GPT2, settings: Settings) -> Drafter:
+    """The drafter of a model: of trees, where --tree is given."""
     from minispec.drafters.small_model import SmallModelDrafter
     from minispec.drafters.small_model_tree import SmallModelTreeDrafter
 

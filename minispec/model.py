@@ -2,17 +2,16 @@
 
 A pass takes the ids of n_new positions, appends their keys and values to a cache, and gives logits for the last rows
 that are asked for. It may do so for several texts at once, each with a cache of its own, and for a tree of guesses.
-What a pass computes is in `wiring.py`; `reference` and `kernels` have its operations.
+What a pass computes is in `wiring.py`, by the operations of `reference` or `kernels`; how rows are run, in `passes.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +19,12 @@ from numpy.typing import NDArray
 from minispec.backends import MODULES, OnePass, one_pass, operations
 from minispec.cores import count_cores
 from minispec.kv_cache import NO_FEATURES, KVCache
-from minispec.parameters import GPT2Config, first_layers, read_weights
+from minispec.packing import read_weights
+from minispec.parameters import GPT2Config, first_layers
+from minispec.passes import Request, cut, run_requests, run_tree
 from minispec.protocols import check_parents, depths
 from minispec.text import check_count
-from minispec.trees import MOST_NODES, Run, lay_out_tree
+from minispec.trees import MOST_NODES, lay_out_tree
 from minispec.wiring import Wiring
 
 Floats = NDArray[np.float32]
@@ -31,32 +32,6 @@ Ints = NDArray[np.int64]
 Ids = Sequence[int] | Ints
 MOST_ROWS = 256  # of a pass: a longer text is read in several, so that Ctrl-C does not wait for all of it
 STORED: dict[str, type[np.generic]] = {"f32": np.float32, "int8": np.int8}  # how the weights of products are kept
-
-
-class Request(NamedTuple):
-    """Rows that a pass is to append to a cache, and of how many of the last of these it is to give logits."""
-
-    ids: Ints
-    cache: KVCache
-    n_logits: int
-
-
-def cut(requests: Iterable[Request], most_rows: int) -> Iterator[list[Request]]:
-    """The same rows in the same order as passes of at most most_rows: a request that is cut goes on in the next."""
-    together: list[Request] = []
-    room = most_rows
-    for ids, cache, n_logits in requests:
-        first = 0
-        while first < len(ids):
-            rows = ids[first : first + room]
-            first, room = first + len(rows), room - len(rows)
-            n_after = len(ids) - first
-            together.append(Request(rows, cache, min(len(rows), max(0, n_logits - n_after))))
-            if not room:
-                yield together
-                together, room = [], most_rows
-    if together:
-        yield together
 
 
 class GPT2:
@@ -248,52 +223,14 @@ class GPT2:
 
     def _pass(self, requests: list[Request], logits: Floats) -> None:
         """One pass over rows of one block: fills logits [n_logits, n_vocab], and counts the rows as cached."""
-        run = self._compiled if hasattr(self.ops, "forward") else self._one_by_one
         with self._turn():
-            run(requests, logits)
+            run_requests(self, requests, logits)
         for ids, cache, _ in requests:
             cache.append(len(ids))
 
     def _turn(self) -> OnePass | nullcontext[None]:
         """What a pass waits for: a pass of one thread for nothing."""
         return nullcontext() if self.n_crew == 1 else one_pass(self.ops)
-
-    def _compiled(self, requests: list[Request], logits: Floats) -> None:
-        """All rows by one compiled call. Features are put where they belong afterwards."""
-        (ids, block, _), *others = requests
-        if others:
-            ids = np.concatenate([new for new, _, _ in requests])
-        sequences = [(cache.slot, cache.length, len(new), n_logits) for new, cache, n_logits in requests]
-        features = self._forward(ids, sequences, block, logits)
-        if self.taps:
-            ends = [0, *accumulate(len(new) for new, _, _ in requests)]
-            for (_, cache, _), (first, end) in zip(requests, pairwise(ends), strict=True):
-                cache.features[:, cache.length : cache.length + end - first] = features[:, first:end]
-
-    def _forward(
-        self, ids: Ints, sequences: list[tuple[int, int, int, int]], block: KVCache, logits: Floats, **more: Ints
-    ) -> Floats:
-        """The compiled call: features [n_tap, n_new, n_embd], nothing where no depth is tapped."""
-        epsilon = self.config.layer_norm_epsilon
-        arguments = self.weights, epsilon, ids, sequences, block.block_keys, block.block_values, logits
-        if not self.taps:
-            self.ops.forward(*arguments, most_crew=self.n_crew, **more)
-            nothing: Floats = NO_FEATURES[0]
-            return nothing
-        features = np.empty((len(self.taps), len(ids), self.config.n_embd), np.float32)
-        self.ops.forward(
-            *arguments, most_crew=self.n_crew, taps=np.array(self.taps, np.int64), features=features, **more
-        )
-        return features
-
-    def _one_by_one(self, requests: list[Request], logits: Floats) -> None:
-        """One request after the other."""
-        done = 0
-        for ids, cache, n_logits in requests:
-            logits[done : done + n_logits] = self.wiring.forward(ids, cache, n_logits)
-            done += n_logits
-
-    # A tree of guesses: the same pass, over several runs of rows that lie over one another in one cache.
 
     def forward_tree(self, ids: Ids, guesses: Ids, parents: Sequence[int], cache: KVCache) -> Floats:
         """Append ids to the cache, with a tree of guesses on trial: logits [1 + len(guesses), n_vocab].
@@ -317,7 +254,7 @@ class GPT2:
             runs = lay_out_tree(text, tokens, parents, cache.length)
             rows = np.empty((1 + len(tokens), self.n_vocab), np.float32)
             with self._turn():
-                self._runs(runs, cache, rows)
+                run_tree(self, runs, cache, rows)
         except BaseException:
             cache.truncate(n_past)
             raise
@@ -327,32 +264,8 @@ class GPT2:
         logits[0], logits[1 + np.concatenate([run.guesses for run in runs])] = rows[0], rows[1:]
         return logits
 
-    def _runs(self, runs: list[Run], cache: KVCache, logits: Floats) -> None:
-        """The runs of a tree in their order: by one compiled call, or one after the other."""
-        aside = [run.aside(cache.n_ctx) for run in runs]
-        if hasattr(self.ops, "forward"):
-            ids = np.concatenate([run.ids for run in runs])
-            slot = cache.slot
-            sequences = [(slot, run.n_past, len(run.ids), run.n_logits) for run in runs]
-            places = np.concatenate(aside)
-            features = self._forward(ids, sequences, cache, logits, aside=places)
-            if self.taps:
-                n_text = len(runs[0].ids) - len(runs[0].guesses)
-                places[:n_text] = cache.length + np.arange(n_text)
-                cache.features[:, places] = features
-            return
-        done, length = 0, cache.length
-        for run, places in zip(runs, aside, strict=True):
-            cache.length = run.n_past
-            logits[done : done + run.n_logits] = self.wiring.forward(run.ids, cache, run.n_logits)
-            done += run.n_logits
-            new = np.flatnonzero(places >= 0)
-            self.ops.copy_rows(cache.keys, cache.values, run.n_past + new, places[new])
-            if self.taps:
-                cache.features[:, places[new]] = cache.features[:, run.n_past + new]
-        cache.length = length
-
     def _checked(self, ids: Ids, cache: KVCache, n_logits: int | None) -> Request:
+        """What `forward` is asked for; raises ValueError as it says."""
         array = self._checked_ids(ids)
         n_new = len(array)
         n_logits = n_new if n_logits is None else n_logits

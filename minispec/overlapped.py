@@ -119,6 +119,7 @@ def _rounds(
     choices: tuple[Choices, Choices],
     executor: Executor | None,
 ) -> Iterator[OverlappedStep]:
+    """Round after round: a draft and a pass side by side, then the verdicts on what waited."""
     draft_choices, judge_choices = choices
     cache, drafting, waiting = target.new_cache(), drafter.start(InUse()), NOTHING
     finish = text.finish()
@@ -151,12 +152,30 @@ def _rounds(
             waiting = unjudged if n_accepted == len(block.tokens) and not finish else NOTHING
             cache.truncate(len(text.ids) - 1)  # as in the sequential loop
 
-            committed, n_lost = tuple(text.ids[first:]), len(unjudged.tokens) - len(waiting.tokens)
-            seconds = draft_seconds, verified - began
-            path = tuple(range(n_accepted))
             yield OverlappedStep(
-                tuple(block.tokens), n_accepted, committed, finish, *seconds, None, path, n_waiting, n_lost
+                drafted=tuple(block.tokens),
+                n_accepted=n_accepted,
+                committed=tuple(text.ids[first:]),
+                finish=finish,
+                draft_seconds=draft_seconds,
+                target_seconds=verified - began,
+                path=tuple(range(n_accepted)),
+                n_waiting=n_waiting,
+                n_lost=len(unjudged.tokens) - len(waiting.tokens),
             )
+
+
+class InTurn(Executor):
+    """Runs what it is given at once, in the caller's thread: for one core, and for a walk through all outcomes."""
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        """The result, or the error, in a `Future` that is done."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(work(*arguments, **named))
+        except BaseException as error:
+            future.set_exception(error)
+        return future
 
 
 @contextmanager

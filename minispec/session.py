@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from minispec.drafts import takes_draft_weights
+from minispec.draft_option import takes_draft_weights
 from minispec.hub import short_name
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Settings:
     """Everything that a run depends on; the defaults of every command are here and nowhere else."""
 
     target: str = "story-target"
-    draft: str | None = None  # as drafts.py has it; None: DEFAULT_DRAFTS has one; "none": no drafter
+    draft: str | None = None  # as draft_option.py has it; None: DEFAULT_DRAFTS has one; "none": no drafter
     num_draft_tokens: int | str = AUTO  # a number, or AUTO
     max_new_tokens: int = 128
     temperature: float = 0.0
@@ -62,7 +62,7 @@ class Settings:
 
     @property
     def draft_name(self) -> str | None:
-        """What drafts, as `drafts.py` has it, or None. Raises ValueError where there is no default."""
+        """What drafts, as `draft_option.py` has it, or None. Raises ValueError where there is no default."""
         name = default_draft(self.target) if self.draft is None else self.draft
         if name is None:
             raise ValueError(
@@ -95,7 +95,7 @@ class Pair:
 
     target: GPT2
     tokenizer: Tokenizer
-    drafter: Drafter | None = field(default=None)
+    drafter: Drafter | None = None
 
     @property
     def has_trees(self) -> bool:
@@ -124,7 +124,7 @@ def open_pair(settings: Settings, target: GPT2 | None = None) -> Pair:
 
     Raises ValueError for models and methods that cannot be had, and for vocabularies that differ.
     """
-    from minispec.drafts import build_drafter, models_in, parts_of, taps_of
+    from minispec.draft_option import build_drafter, models_in, parts_of, taps_of
     from minispec.tokenizer import check_same_vocabulary, load_tokenizer
     from minispec.weights import load_model
 
@@ -148,8 +148,8 @@ def open_pair(settings: Settings, target: GPT2 | None = None) -> Pair:
 
 def check_ways(settings: Settings) -> None:
     """Raise ValueError for ways to guess and to judge that do not go together, or a tree that nothing could guess."""
+    from minispec.draft_option import parts_of
     from minispec.drafters.small_model_tree import check_widths
-    from minispec.drafts import parts_of
 
     if settings.schedule != Settings.schedule and (settings.tree or settings.verification != Settings.verification):
         other = "--tree" if settings.tree else f"--verification {settings.verification}"
@@ -186,8 +186,7 @@ def decode(settings: Settings, pair: Pair, prompt_ids: Sequence[int], *, plain: 
     if plain or pair.drafter is None:
         return generate(pair.target, prompt_ids, **options)
     if settings.schedule == "overlapped":
-        from minispec.enumeration import InTurn
-        from minispec.overlapped import speculate_overlapped
+        from minispec.overlapped import InTurn, speculate_overlapped
 
         target, drafter = split_cores(pair)
         options |= {"n_draft": beside_a_pass(settings, pair), "executor": None if pair.target.threads > 1 else InTurn()}

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minispec import __version__
-from minispec.drafts import models_in, parts_of, takes_draft_weights
+from minispec.draft_option import models_in, parts_of, takes_draft_weights
 from minispec.hub import find_model
 from minispec.methods import METHODS
 from minispec.prompts import Prompt

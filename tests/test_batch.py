@@ -22,8 +22,9 @@ from toys import ODD, TEMPERS, Contrary, all_work_shared, bits, certain, drafter
 
 from minispec import Gumbel, Sampling, generate, generate_batch, load_tokenizer, model, speculate, speculate_batch
 from minispec.drafters import SmallModelDrafter
-from minispec.model import GPT2, cut
+from minispec.model import GPT2
 from minispec.parameters import GPT2Config
+from minispec.passes import Request, cut
 from minispec.protocols import Draft, Step
 
 KINDS = [("numba", "f32"), ("numba", "int8"), ("numpy", "f32")]
@@ -83,7 +84,7 @@ def test_a_prompt_longer_than_a_pass_is_read_in_company() -> None:
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 30)), max_size=6), st.integers(1, 20))
 def test_cutting_keeps_order_rows_and_logits(sizes: list[tuple[int, int]], most_rows: int) -> None:
     cache: Any = object()
-    asked = [model.Request(np.arange(n) + 100 * i, cache, min(n, k)) for i, (n, k) in enumerate(sizes)]
+    asked = [Request(np.arange(n) + 100 * i, cache, min(n, k)) for i, (n, k) in enumerate(sizes)]
     passes = list(cut(asked, most_rows))
     pieces = [piece for together in passes for piece in together]
     assert [token for ids, _, _ in pieces for token in ids] == [token for ids, _, _ in asked for token in ids]

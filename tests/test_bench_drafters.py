@@ -10,8 +10,8 @@ import pytest
 
 from minispec import bench_drafters
 from minispec.bench_drafters import arrays_of, every_draft, guess_cost
+from minispec.draft_option import parts_of
 from minispec.drafters import CombinedDrafter, EarlyExitDrafter, SmallModelDrafter, SuffixDrafter
-from minispec.drafts import parts_of
 from minispec.methods import METHODS
 from minispec.sweep_counts import Counts, Seconds
 

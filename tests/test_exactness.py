@@ -41,7 +41,7 @@ from minispec.protocols import Step
 from minispec.sampling import Sampling
 from minispec.speculative import Dice, speculate
 from minispec.verify_known import GOLDEN, logits_hash
-from minispec.verify_laws import AsTheyAre
+from minispec.verify_stand_ins import AsTheyAre
 from minispec.verify_texts import threads
 
 BACKENDS = ["numba", "numpy"]

@@ -19,10 +19,10 @@ from test_verify import Letters
 
 from minispec.commands.shared import hints
 from minispec.costs import file_of
+from minispec.draft_option import help_lines, is_lossy, is_model, models_in, parts_of, takes_draft_weights, usage
 from minispec.drafters import CombinedDrafter, NgramDrafter, PromptLookupDrafter, SmallModelDrafter, SuffixDrafter
 from minispec.drafters.models import describe, models_of
 from minispec.drafters.ngram import FILE, table_of
-from minispec.drafts import help_lines, is_lossy, is_model, models_in, parts_of, takes_draft_weights, usage
 from minispec.hub import find_model
 from minispec.methods import METHODS
 from minispec.prompts import Prompt

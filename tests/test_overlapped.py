@@ -28,14 +28,14 @@ from test_exactness import AnyNoise, Outcome, differences, targets_law
 
 from minispec.backends import _passes
 from minispec.drafters import SmallModelDrafter, SmallModelTreeDrafter
-from minispec.enumeration import InTurn, Script, law
+from minispec.enumeration import Script, law
 from minispec.gumbel import Gumbel
-from minispec.overlapped import OverlappedStep, speculate_overlapped, two_dice
+from minispec.overlapped import InTurn, OverlappedStep, speculate_overlapped, two_dice
 from minispec.plain import generate
 from minispec.protocols import Draft
 from minispec.sampling import Sampling
 from minispec.session import Settings, decode, open_pair
-from minispec.verify_laws import AsTheyAre
+from minispec.verify_stand_ins import AsTheyAre
 
 ANY, GREEDY = Sampling(1.0), Sampling()
 Steps = Iterator[OverlappedStep]

@@ -21,7 +21,7 @@ from minispec.plain import generate
 from minispec.protocols import Draft, Step
 from minispec.sampling import Sampling
 from minispec.speculative import residual, speculate
-from minispec.verify_laws import ReadTexts
+from minispec.verify_stand_ins import ReadTexts
 
 ANY = Sampling(1.0)
 GREEDY = Sampling()

@@ -17,10 +17,10 @@ from toys import ids_of, tiny_model
 
 from minispec import load_model
 from minispec.commands.bench import drafts_of
+from minispec.draft_option import parts_of
 from minispec.drafters import CombinedDrafter, MedusaDrafter, ParallelDrafter, SmallModelDrafter, SmallModelTreeDrafter
 from minispec.drafters.eagle_tree import EagleTreeDrafter
 from minispec.drafters.models import branches, describe, warm_up
-from minispec.drafts import parts_of
 from minispec.heads import read_heads
 from minispec.model import GPT2
 from minispec.prompts import Prompt

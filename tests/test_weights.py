@@ -28,7 +28,7 @@ from checkpoints import (
 )
 from safetensors import SafetensorError, safe_open
 
-from minispec import parameters
+from minispec import packing
 from minispec.safetensors_file import read_header, read_tensor
 from minispec.weights import Checkpoint, load_model, read_config
 
@@ -722,5 +722,5 @@ def test_the_first_error_of_a_load_is_raised_and_ends_it() -> None:
         done.append(i)
 
     with pytest.raises(ValueError, match="the file became shorter"):
-        parameters._do_all([fail, *(partial(slow, i) for i in range(1000))])
+        packing._do_all([fail, *(partial(slow, i) for i in range(1000))])
     assert len(done) < 1000

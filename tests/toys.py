@@ -21,7 +21,7 @@ from minispec.model import GPT2
 from minispec.parameters import GPT2Config
 from minispec.protocols import Draft, Fixed
 from minispec.trees import path_to
-from minispec.verify_laws import ReadTexts
+from minispec.verify_stand_ins import ReadTexts
 from minispec.weights import load_model
 
 Rule = Callable[[tuple[int, ...]], NDArray[Any]]

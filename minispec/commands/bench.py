@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from minispec.commands.shared import given, note, output_format
-from minispec.drafts import epilog, takes_draft_weights
+from minispec.draft_option import epilog, takes_draft_weights
 from minispec.options import (
     DEFAULTS,
     MACHINE_OPTIONS,
@@ -146,7 +146,7 @@ def bench(context: click.Context, /, **options: Any) -> None:
 def drafts_of(asked: str | None, target: str) -> list[str]:
     """The drafts that --drafters names, each once. Raises ValueError for one that cannot be."""
     from minispec.bench_drafters import every_draft
-    from minispec.drafts import parts_of
+    from minispec.draft_option import parts_of
 
     if asked is None:
         return []

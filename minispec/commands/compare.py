@@ -12,7 +12,7 @@ import click
 
 from minispec.commands.shared import prepare, text_of
 from minispec.commands.trace import check_trace_file, keep_beside
-from minispec.drafts import epilog
+from minispec.draft_option import epilog
 from minispec.options import TRACE_OPTION, Number, read_prompt, settings_from, shared_options, use_color
 
 if TYPE_CHECKING:

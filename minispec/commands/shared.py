@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from minispec.drafts import is_lossy, takes_draft_weights
+from minispec.draft_option import is_lossy, takes_draft_weights
 from minispec.session import AUTO
 
 if TYPE_CHECKING:

@@ -212,7 +212,7 @@ def measure(settings: Settings, quiet: bool) -> MeasuredCosts:
 
 def memory_of_pair(settings: Settings) -> Iterator[tuple[str, str, Memory]]:
     """Name, kind of weights and memory of the target, and of the models that draft."""
-    from minispec.drafts import models_in
+    from minispec.draft_option import models_in
     from minispec.theory import memory
 
     yield settings.target, settings.weights, memory(shape_named(settings.target), settings.weights)

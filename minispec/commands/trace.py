@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from minispec.commands.shared import announced, note, prepare
-from minispec.drafts import epilog
+from minispec.draft_option import epilog
 from minispec.options import (
     JUDGING_OPTIONS,
     OUTPUT_OPTIONS,

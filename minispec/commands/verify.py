@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from minispec.commands.shared import load, note
-from minispec.drafts import epilog
+from minispec.draft_option import epilog
 from minispec.options import (
     CHECKS,
     OUTPUT_OPTIONS,

@@ -26,9 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minispec.drafters.marginals import draw_each, draw_tree, level_order
-from minispec.heads import Heads, packed, small_output
+from minispec.heads import Heads
 from minispec.kv_cache import check_taps
 from minispec.model import GPT2
+from minispec.packing import Linear, packed
 from minispec.protocols import Choices, Draft, GoOn, Sampler, always, check_parents
 from minispec.typical import judge_typical
 
@@ -126,3 +127,12 @@ def silu(x: Floats) -> Floats:
     """x times its logistic, element by element; written so that nothing overflows."""
     y: Floats = x * (np.float32(0.5) * (1 + np.tanh(np.float32(0.5) * x)))
     return y
+
+
+def small_output(target: GPT2) -> Linear:
+    """The target's output layer in 8 bits: a quarter of the reading, and a guess may be rough."""
+    w = target.weights
+    if w.lm_head.dtype == np.int8:
+        return Linear(w.lm_head, w.lm_head_scale, w.lm_head_bias)
+    rows = target.ops.columns(w.lm_head, w.lm_head_scale, np.arange(target.n_vocab))
+    return packed(target.ops, np.ascontiguousarray(rows.T), small=True)

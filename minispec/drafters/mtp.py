@@ -38,9 +38,9 @@ from minispec.drafters.on_features import (
     outputs,
     sizes,
 )
-from minispec.heads import packed
 from minispec.kv_cache import check_taps
 from minispec.model import GPT2
+from minispec.packing import packed
 from minispec.parameters import QueryWeights
 from minispec.protocols import Choices, Draft, GoOn, Sampler, always
 
@@ -73,20 +73,21 @@ class MTPDrafting:
 
     def __init__(self, ways: Ways, layers: QueryLayers, cache: Any) -> None:
         check_taps(cache, ways.depths)
-        self.ways, self.layers, self.seen = ways, layers, cache
+        self.ways, self.layers, self.target_cache = ways, layers, cache
 
     def draft(
         self, ids: Sequence[int], n_draft: int, sampling: Sampler, choices: Choices, go_on: GoOn = always
     ) -> Draft:
         """Up to n_draft tokens after ids: none before the target has read."""
         n_read = len(ids) - 1
-        if n_draft < 1 or n_read < 1 or self.seen.length != n_read:
+        if n_draft < 1 or n_read < 1 or self.target_cache.length != n_read:
             return Draft([], [])
-        out = self._pass(self.ways.enter(self.seen, n_read - 1, ids[-1:]))
+        out = self._pass(self.ways.enter(self.target_cache, n_read - 1, ids[-1:]))
         return guess(self.ways, out, self._pass, len(ids), n_draft, sampling, choices, go_on)
 
     def _pass(self, x: Floats) -> Floats:
-        return self.layers.forward(x, self.seen.keys[-1], self.seen.values[-1], self.seen.length)
+        cache = self.target_cache
+        return self.layers.forward(x, cache.keys[-1], cache.values[-1], cache.length)
 
 
 class QueryLayers:

@@ -28,10 +28,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from minispec.drafters.small_model import probability
-from minispec.heads import Heads, Linear, packed
+from minispec.drafters.small_model import probability, usable
+from minispec.heads import Heads
 from minispec.model import GPT2
-from minispec.parameters import BLOCK
+from minispec.packing import BLOCK, Linear, packed
 from minispec.protocols import Choices, Draft, GoOn, Probs, Sampler
 from minispec.reference import layer_norm
 
@@ -134,8 +134,8 @@ def guess(
         if tokens:
             out = step(ways.again(tokens[-1], out))
         logits = ways.logits(out)
-        if not -np.inf < logits.max() < np.inf:  # nor where it is NaN
-            break  # a broken drafter may cost speed, never the text
+        if not usable(logits):
+            break
         probs.append(sampling.probs(logits, position + len(tokens)))
         tokens.append(choices.draw(probs[-1]))
         if not go_on(partial(probability, logits, tokens[-1])):

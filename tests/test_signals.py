@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hostile import THOROUGH
@@ -196,7 +197,7 @@ def test_other_errors_are_as_ever() -> None:
 def test_an_interrupted_first_start_leaves_the_next_ones_well(tmp_path: Path) -> None:
     """Kernels are kept one by one: whatever is there already when it stops, the next start goes on from it."""
     pytest.importorskip("numba")
-    more = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    more: dict[str, Any] = {"NUMBA_CACHE_DIR": str(tmp_path)}
     arguments = ["generate", PROMPT, "-n", "8", "-k", "4"]
     for n_calls in (3, 12, 13):
         assert interrupted(arguments, "minispec/kernels/kept.py:KeptCode.save", n_calls, **more)[1] == [LINE]

@@ -98,10 +98,11 @@ def test_a_parallel_function_is_kept_in_its_callers_code_alone() -> None:
 
     if not compilation.JIT:
         pytest.skip("nothing is compiled")
-    for caller, called in ((whole_pass.run, whole_pass.together), (run_look_back, look_back_together)):
-        assert called.targetoptions["parallel"]  # type: ignore[attr-defined]
-        assert hasattr(caller._cache, "_cache_file")  # type: ignore[attr-defined]
-        assert not hasattr(called._cache, "_cache_file")  # type: ignore[attr-defined]
+    pairs: list[tuple[Any, Any]] = [(whole_pass.run, whole_pass.together), (run_look_back, look_back_together)]
+    for caller, called in pairs:
+        assert called.targetoptions["parallel"]
+        assert hasattr(caller._cache, "_cache_file")
+        assert not hasattr(called._cache, "_cache_file")
 
 
 def test_a_second_start_compiles_nothing(compiled_kernels: None) -> None:
@@ -272,7 +273,7 @@ def test_threads_that_write_at_once_with_one_model(backend: str) -> None:
     """Each text is what it is alone, plain and speculative, with one drafter for all of them."""
     target = toys.tiny_model(toys.ODD, 0, backend)
     drafter = SmallModelDrafter(toys.tiny_model(toys.ODD, 1, backend))
-    options = {"max_new_tokens": 30, "sampling": Sampling(0.9), "seed": 3}
+    options: dict[str, Any] = {"max_new_tokens": 30, "sampling": Sampling(0.9), "seed": 3}
 
     def write(first: int) -> Any:
         speculative = toys.ids_of(speculate(target, drafter, [first, 2], n_draft=3, **options))

@@ -28,7 +28,7 @@ def test_files_have_the_hashes_of_the_card() -> None:
 def test_shapes_and_vocabulary() -> None:
     target, draft = load_model("story-target"), load_model("story-draft")
     assert (target.config.n_layer, target.config.n_head, target.config.n_embd) == (6, 6, 384)
-    assert (draft.config.n_layer, draft.config.n_head, draft.config.n_embd) == (2, 2, 128)
+    assert (draft.config.n_layer, draft.config.n_head, draft.config.n_embd) == (1, 3, 192)
     for model in (target, draft):
         assert (model.n_ctx, model.n_vocab) == (512, 4096)
     check_same_vocabulary(load_tokenizer("story-target"), load_tokenizer("story-draft"))

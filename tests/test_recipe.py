@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from bits import assert_same_bits
 
 from minispec import load_model, load_tokenizer
 
@@ -32,10 +35,10 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     spec.loader.exec_module(train)
     monkeypatch.setattr(train, "N_VOCAB", 300)
     monkeypatch.setattr(train, "N_CTX", 32)
-    monkeypatch.setattr(train, "SAVE_EVERY", 2)
+    monkeypatch.setattr(train, "SAVE_EVERY", 128)
     small = {"batch": 2, "warmup": 2}
     monkeypatch.setattr(train, "TARGET", train.Recipe("story-target", 2, 2, 16, 6 * 64, 1e-2, dropout=0.1, **small))
-    monkeypatch.setattr(train, "DRAFT", train.Recipe("story-draft", 1, 1, 8, 6 * 64, 1e-2, 0.5, **small))
+    monkeypatch.setattr(train, "DRAFT", train.Recipe("story-draft", 1, 1, 8, 6 * 64, 1e-2, **small))
     monkeypatch.setattr(train, "TUNED", train.Recipe("story-draft-tuned", 1, 1, 8, 6 * 64, 1e-2, **small))
     monkeypatch.setattr(train, "DRAWN", 400)
     monkeypatch.setattr(train, "ASKED", 3)
@@ -53,18 +56,22 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_an_interrupted_run_goes_on_to_the_same_weights(recipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = recipe("whole")
-    real, left = recipe.module.batches, [5, 9, 100]
+    left = [5, 9, 4, 100]
 
-    def cut(*arguments: Any) -> Any:
-        for batch in real(*arguments):
-            if not left[0]:
-                left.pop(0)
-                raise KeyboardInterrupt
-            left[0] -= 1
-            yield batch
+    def cut(make: Any) -> Any:
+        def cut_feed(feed: Any, step: int) -> Any:
+            for batch in feed(step):
+                if not left[0]:
+                    left.pop(0)
+                    raise KeyboardInterrupt
+                left[0] -= 1
+                yield batch
 
-    monkeypatch.setattr(recipe.module, "batches", cut)
-    for _ in range(2):
+        return lambda *arguments: partial(cut_feed, make(*arguments))
+
+    for name in ("batches", "labelled_batches"):
+        monkeypatch.setattr(recipe.module, name, cut(getattr(recipe.module, name)))
+    for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
             recipe("parts")
     parts = recipe("parts")
@@ -89,6 +96,42 @@ def test_a_folder_without_stories_is_refused(recipe: Any, tmp_path: Path) -> Non
     (tmp_path / "corpus" / "stories.txt").unlink()
     with pytest.raises(SystemExit, match="no stories in"):
         recipe("none")
+
+
+def test_labels_are_the_targets_likeliest_tokens_and_their_chances(
+    recipe: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    import torch
+
+    train = recipe.module
+    monkeypatch.setattr(train, "LABELS", 7)
+    torch.manual_seed(0)
+    target = train.GPT2(train.TARGET).eval()
+    stories = [np.random.default_rng(i).integers(0, 300, size=20) for i in range(10)]
+    kept = train.labelled("some", stories, target, tmp_path, 3)
+    assert kept.likely.shape == kept.chances.shape == (200 // 32, 32, 7)
+    for ids, likely, chances in zip(kept.ids, kept.likely, kept.chances, strict=True):
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            law = target(torch.from_numpy(ids[None, :-1].astype(np.int64)))[0].float().softmax(-1).numpy()
+        np.testing.assert_allclose(chances, np.sort(law)[:, :-8:-1], rtol=1e-3)
+        np.testing.assert_allclose(np.take_along_axis(law, likely.astype(int), 1), chances, rtol=1e-3)
+    again = train.labelled("some", [], None, tmp_path, 3)  # from the files: nothing is read a second time
+    assert_same_bits(again.chances, kept.chances)
+
+
+def test_losses_with_all_labels_kept_are_those_of_whole_laws(recipe: Any) -> None:
+    import torch
+
+    train = recipe.module
+    logits, p = torch.randn(2, 6, 11, generator=torch.Generator().manual_seed(1)) * 3
+    law = p.softmax(-1)
+    chances, likely = law.topk(11)
+    batch = train.Batch(torch.zeros(2, 4), likely.view(2, 3, 11), chances.view(2, 3, 11))
+    torch.testing.assert_close(train.soft_labels(logits, batch), torch.nn.functional.cross_entropy(logits, law))
+    refused = 1 - torch.minimum(logits.softmax(-1), law).sum(-1).mean()
+    torch.testing.assert_close(train.refused(logits, batch), refused)
+    some = train.Batch(batch.ids, likely.view(2, 3, 11)[..., :2], chances.view(2, 3, 11)[..., :2])
+    assert train.refused(logits, some) > refused
 
 
 @pytest.mark.parametrize("n", [1, 5, 128, 129, 300])

@@ -195,7 +195,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--work", type=Path, default=Path(__file__).resolve().parent / ".work", help="where checkpoints go"
     )
     parser.add_argument("--tokens", type=int, help="how many to train on  [the method's own number]")
-    parser.add_argument("--batch", type=int, default=8, help="windows a step")
+    parser.add_argument("--batch", type=int, default=2, help="windows a step")
     parser.add_argument("--window", type=int, default=512, help="tokens a window, n_ctx at most")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)

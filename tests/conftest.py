@@ -29,6 +29,7 @@ quick = settings(
 if not os.access(Path(__file__).parents[1], os.W_OK):  # a checkout that is read-only has no room for what failed before
     quick = settings(quick, database=None)
 settings.register_profile("quick", quick)
+settings.register_profile("few", quick, max_examples=3)  # where kernels run as plain Python: NUMBA_DISABLE_JIT=1
 settings.register_profile("thorough", quick, max_examples=5000)
 # As quick, for test_mutants.py, which waits for a first failure and not for the smallest, and must not depend on luck.
 once = [Phase.explicit, Phase.generate]

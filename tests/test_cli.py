@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from checkpoints import TINY, tiny_tensors, write_checkpoint
+from children import hear
 
 from minispec.made_up import write_scripted_pair
 from minispec.parameters import GPT2Config
@@ -554,10 +555,6 @@ def test_text_is_utf8_whatever_the_locale_says() -> None:
 def long_run() -> subprocess.Popen[bytes]:
     """A process that writes for several seconds, and hears SIGINT even if all of this runs in the background."""
     arguments = [*MINISPEC, "generate", PROMPT, "-n", "480", "--backend", "numpy", "-q"]
-
-    def hear() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, preexec_fn=hear)
 
 

@@ -58,7 +58,7 @@ def test_names_and_what_they_mean() -> None:
     both = drafter_named("suffix+story-draft+ngram")
     assert isinstance(both, CombinedDrafter)
     assert [type(one) for one in both.drafters] == [SuffixDrafter, SmallModelDrafter, NgramDrafter]
-    assert [model.config.n_embd for model in models_of(both)] == [128]
+    assert [model.config.n_layer for model in models_of(both)] == [1]
 
 
 def test_what_a_draft_is_made_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

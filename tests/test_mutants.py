@@ -367,7 +367,7 @@ MUTANTS = [
     Mutant("heads of another target taken", "heads", 'if metadata.get("target") != fingerprint(target):', "if False:",
            "test_heads.py::test_heads_of_another_target_method_or_format_are_refused_in_one_line", "DID NOT RAISE"),
     Mutant("independent guesses by argmax", "drafters.marginals", "choices.draw(probs[-1])",
-           "int(np.argmax(probs[-1]))", "test_seen_drafters.py::test_the_law_is_the_targets"),
+           "int(probs[-1].argmax())", "test_seen_drafters.py::test_the_law_is_the_targets"),
     Mutant("all independent guesses for one place", "drafters.marginals", "position + i)", "position)",
            "test_seen_drafters.py::test_each_row_is_a_law_of_its_own_place"),
     Mutant("masks stay in the cache", "drafters.parallel", "        self.cache.truncate(len(ids))\n", "",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from children import hear
 from hostile import THOROUGH
 
 from minispec.trace_page import data_of
@@ -23,11 +24,6 @@ PRESSED = Path(__file__).parent / "pressed.py"
 PROMPT = "Once upon a time"
 LINE = "minispec: interrupted"
 SECONDS = 1.0  # on an idle machine, for the thorough profile to look at
-
-
-def hear() -> None:
-    """A process in the background does not hear SIGINT unless it is told to."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def interrupted(

@@ -115,8 +115,22 @@ def test_labels_are_the_targets_likeliest_tokens_and_their_chances(
             law = target(torch.from_numpy(ids[None, :-1].astype(np.int64)))[0].float().softmax(-1).numpy()
         np.testing.assert_allclose(chances, np.sort(law)[:, :-8:-1], rtol=1e-3)
         np.testing.assert_allclose(np.take_along_axis(law, likely.astype(int), 1), chances, rtol=1e-3)
+    assert all(any(np.array_equal(ids[:20], story) for story in stories) for ids in kept.ids)  # from a beginning on
     again = train.labelled("some", [], None, tmp_path, 3)  # from the files: nothing is read a second time
     assert_same_bits(again.chances, kept.chances)
+
+
+def test_each_step_has_windows_of_its_own_and_a_feed_goes_on_where_it_is_asked_to(recipe: Any) -> None:
+    train = recipe.module
+    ids = np.arange(50 * 33).reshape(50, 33)
+    read = train.Labelled(ids, np.repeat(ids[:, 1:, None], 4, 2), np.full((50, 32, 4), 0.25, np.float16))
+    for feed in (
+        train.labelled_batches([read], train.DRAFT, 0),
+        train.batches(list(np.arange(50 * 40).reshape(50, 40)), train.TARGET, 0),
+    ):
+        whole = [batch.ids.tolist() for batch, _ in zip(feed(0), range(6), strict=False)]
+        assert len({str(ids) for ids in whole}) == 6
+        assert [batch.ids.tolist() for batch, _ in zip(feed(4), range(2), strict=False)] == whole[4:]
 
 
 def test_losses_with_all_labels_kept_are_those_of_whole_laws(recipe: Any) -> None:

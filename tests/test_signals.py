@@ -165,6 +165,23 @@ def test_whatever_it_is_doing(work: str, times: int) -> None:
     assert took < SECONDS or not THOROUGH
 
 
+def test_a_second_press_does_not_break_off_what_keeps_the_text() -> None:
+    script = (
+        "import time; from minispec.interrupts import run\n"
+        "def work():\n    print('now', flush=True)\n    try: time.sleep(60)\n"
+        "    finally:\n        print('keeping', flush=True); time.sleep(0.3); print('kept', flush=True)\n"
+        "run(work)"
+    )
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hear) as it:
+        assert it.stdout is not None
+        for line in ("now\n", "keeping\n"):
+            assert it.stdout.readline() == line
+            it.send_signal(signal.SIGINT)
+        out, err = it.communicate(timeout=30)
+    assert (it.returncode, out, err) == (130, "kept\n", f"{LINE}\n")
+
+
 def test_where_it_is_ignored_it_stays_ignored() -> None:
     """As nohup and a shell's & have it."""
     script = (

@@ -3,7 +3,7 @@
 The draft learns twice, both times from what the target makes of a text: first its distributions on stories, and then,
 half on stories and half on text that target and draft have written themselves, to make 1 - sum(min(p, q)) small, which
 is the chance that its guess is refused. The target reads every text once; the likeliest LABELS of each distribution are
-kept on disk (about 1.1 GB), so that the draft learns three times as fast as with its teacher beside it.
+kept on disk (about 1 GB), so that the draft learns three times as fast as with its teacher beside it.
 
     python weights/train.py CORPUS          # a folder of .txt files, stories parted by <|endoftext|>
 

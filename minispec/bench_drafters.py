@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from minispec.draft_option import is_lossy, parts_of, training_of
+from minispec.draft_option import is_lossy, is_model, parts_of, training_of
 from minispec.methods import METHODS
 from minispec.prompts import built_in_prompts, first_of_each_kind
 from minispec.session import AUTO, Pair, Settings, decode, default_draft, open_pair
@@ -57,7 +57,7 @@ def every_draft(target: str) -> list[str]:
 def time_drafters(
     settings: Settings, drafts: Sequence[str], n_draft: int, say: Callable[[str], None], quiet: bool
 ) -> tuple[list[DrafterRow], list[str]]:
-    """A row for each draft, one for each that can branch as a tree, and notes on those that cannot be had.
+    """A row for each way of each draft, and notes on those that cannot be had.
 
     Raises ValueError where none can.
     """
@@ -65,8 +65,7 @@ def time_drafters(
     prompts = [prompt.text for prompt in first_of_each_kind(built_in_prompts(), OF_EACH_KIND)]
     rows, notes = [], []
     for draft in tqdm(drafts, desc="drafters", leave=False, disable=quiet or None):
-        for tree in [(), WIDTHS] if parts_of(draft)[0].branches and "+" not in draft else [()]:
-            one = replace(settings, draft=draft, tree=tree)
+        for one in ways(replace(settings, draft=draft)):
             try:
                 pair = open_pair(one, target)
             except ValueError as error:
@@ -74,11 +73,29 @@ def time_drafters(
                     raise
                 notes.append(f"{draft} is left out: {error}")
                 break
-            say(f"writing with {draft}{' as a tree' if tree else ''} ...")
+            say(f"writing with {name_of(one)} ...")
             rows.append(drafter_row(one, pair, prompts, n_draft))
     if not rows:
         raise ValueError(f"none of these drafters can be had; {notes[0]}")
     return rows, notes
+
+
+def ways(settings: Settings) -> list[Settings]:
+    """A draft as it is asked for, a model also in 8 bits, and as a tree what can branch."""
+    assert settings.draft is not None
+    found = [settings]
+    if is_model(settings.draft) and settings.draft_weights == "f32":
+        found.append(replace(settings, draft_weights="int8"))
+    if parts_of(settings.draft)[0].branches and "+" not in settings.draft:
+        found.append(replace(settings, tree=WIDTHS))
+    return found
+
+
+def name_of(settings: Settings) -> str:
+    """What a way is called in the table."""
+    kept = ", int8" * (is_model(settings.draft) and settings.draft_weights == "int8")
+    tree = f", tree {','.join(map(str, settings.tree))}" if settings.tree else ""
+    return f"{settings.draft}{kept}{tree}"
 
 
 def drafter_row(settings: Settings, pair: Pair, prompts: Sequence[str], n_draft: int) -> DrafterRow:
@@ -91,7 +108,7 @@ def drafter_row(settings: Settings, pair: Pair, prompts: Sequence[str], n_draft:
     sampled, _ = write(replace(fixed, temperature=1.0), pair, prompts)
     assert settings.draft is not None
     return DrafterRow(
-        draft=f"{settings.draft}, tree {','.join(map(str, tree))}" if tree else settings.draft,
+        draft=name_of(settings),
         num_draft_tokens=fixed.num_draft_tokens,  # type: ignore[arg-type]
         tokens_per_pass=ratio(greedy.tokens, greedy.passes),
         sampled_tokens_per_pass=ratio(sampled.tokens, sampled.passes),

@@ -25,16 +25,18 @@ def test_drafters_side_by_side(run: Any) -> None:
     status, out, err = run("bench", "--drafters", "suffix,story-draft", "-n", "12", "--json")
     assert status == 0
     told = json.loads(out)
-    suffix, model, tree = told["drafters"]
-    assert [row["draft"] for row in told["drafters"]] == ["suffix", "story-draft", "story-draft, tree 2,2,1"]
-    assert [row["num_draft_tokens"] for row in told["drafters"]] == [4, 4, 3]
+    suffix, model, small, tree = told["drafters"]
+    names = ["suffix", "story-draft", "story-draft, int8", "story-draft, tree 2,2,1"]
+    assert [row["draft"] for row in told["drafters"]] == names
+    assert [row["num_draft_tokens"] for row in told["drafters"]] == [4, 4, 4, 3]
+    assert small["bytes"] < model["bytes"] / 2
     assert model["tokens_per_pass"] > suffix["tokens_per_pass"] >= 1
     assert len(model["accept_by_position"]) == 4
     assert tree["accept_by_position"] is None
     assert suffix["bytes"] == 0 < model["bytes"] == tree["bytes"]
     assert (suffix["training"], model["training"]) == ("none", "a model")
     assert all(row["keeps_law"] and row["speedup"] > 0 and row["auto_speedup"] > 0 for row in told["drafters"])
-    assert "writing with story-draft as a tree ..." in err
+    assert "writing with story-draft, tree 2,2,1 ..." in err
 
 
 def test_what_cannot_be_had_is_left_out_and_said(run: Any) -> None:

@@ -29,7 +29,7 @@ Way = Callable[[Sequence[int], int], tuple[Run, Run]]  # prompt ids and a seed t
 
 DRAFTS = (
     "story-draft", "prompt-lookup", "suffix", "ngram", "self-int8", "early-exit:2", "prompt-lookup+story-draft",
-    "suffix+ngram", "ngram+early-exit:3",
+    "suffix+ngram", "ngram+early-exit:3", "medusa", "eagle", "eagle-tree", "eagle1", "mtp",
 )  # fmt: skip
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -169,3 +172,30 @@ def test_dropout_takes_its_share_in_training_alone_by_torchs_seed(recipe: Any) -
     assert (once == 0).float().mean().item() == pytest.approx(26 / 256, abs=0.006)  # six standard deviations
     assert once.unique().tolist() == pytest.approx([0, 256 / 230])
     assert torch.equal(drop.eval()(ones), ones)
+
+
+DRAWING = """
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, "weights")
+import torch
+import train
+
+torch.set_num_threads(1)
+train.N_CTX = 8
+train.draw(Path("weights/story-draft"), [np.arange(5)], 1, 0)
+print(torch.get_num_threads())
+"""
+
+
+def test_drawing_leaves_pytorch_as_many_threads_as_it_had() -> None:
+    """Compiled passes tell the threads that both use how many they are, once: then a step waited for one too many."""
+    around = os.environ | {"NUMBA_NUM_THREADS": "2"}
+    root = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", DRAWING], cwd=root, env=around, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "1"

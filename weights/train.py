@@ -251,7 +251,8 @@ def labelled_batches(sources: list[Labelled], recipe: Recipe, seed: int) -> Feed
 
 def draw(folder: Path, stories: list[np.ndarray], n_token: int, seed: int) -> list[np.ndarray]:
     """Stories that the model of a folder writes at temperature 1 after the first words of others, as ids."""
-    model, rng, first = load_model(folder), np.random.default_rng([seed, n_token]), 0
+    n_threads = torch.get_num_threads()
+    model, rng, first = load_model(folder).with_crew(n_threads), np.random.default_rng([seed, n_token]), 0
     drawn: list[np.ndarray] = []
     while sum(map(len, drawn)) < n_token:
         prompts = [stories[rng.integers(len(stories))][: rng.integers(1, 9)].tolist() for _ in range(TOGETHER)]
@@ -266,6 +267,7 @@ def draw(folder: Path, stories: list[np.ndarray], n_token: int, seed: int) -> li
         drawn += [np.array(text, np.int64) for text in texts]
         first += TOGETHER
         print(f"{folder.name} has written {sum(map(len, drawn)):,} of {n_token:,} tokens", flush=True)
+    torch.set_num_threads(n_threads)  # PyTorch and Numba share their threads, and Numba has set how many
     return drawn
 
 

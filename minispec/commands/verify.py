@@ -40,7 +40,7 @@ from minispec.options import (
     metavar="CHECK",
     help=f"Make this check alone; may be given again: {', '.join(CHECKS)}.",
 )
-@click.option("--quick", is_flag=True, help="Fewer trials: about ten seconds for the pair in the box.")
+@click.option("--quick", is_flag=True, help="Fewer trials: about eight seconds for the pair in the box.")
 @click.option("--thorough", type=Number(float, 0.01), is_flag=False, flag_value="10", metavar="[MINUTES]",
               help="More and more trials for so many minutes in all, 10 if no number is given.")  # fmt: skip
 def verify(couplings: str, only: tuple[str, ...], quick: bool, thorough: float | None, **options: Any) -> None:

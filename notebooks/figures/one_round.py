@@ -3,7 +3,8 @@
     minispec trace "Once upon a time" -n 60 -k 4 --temperature 1 --seed 5 --json |
         python notebooks/figures/one_round.py > FILE
 
-Of the run it takes the first round that kept two guesses and refused one. The same run makes the same picture.
+Of the run it takes the first round that kept two guesses, refused the third and never judged the fourth. The same run
+makes the same picture.
 """
 
 from __future__ import annotations
@@ -83,12 +84,15 @@ def picture(data: dict[str, Any], number: int) -> str:
 
 
 def telling(data: dict[str, Any]) -> int:
-    """The first chain of which two guesses were kept, one refused and one never seen. Raises ValueError without one."""
+    """The first chain of which two guesses were kept, one refused and one never seen, with chances that can be worked
+    out from what is shown. Raises ValueError without one."""
     for number, one in enumerate(data["rounds"]):
         fates = [guess["fate"] for guess in one["guesses"]]
-        if fates.count("kept") == 2 and {"refused", "lost"} <= set(fates) and not one["tree"]:
-            return number
-    raise ValueError("no round of this run kept two of its guesses and refused one before the last: take another seed")
+        if fates == ["kept", "kept", "refused", "lost"] and not one["tree"]:
+            judged = one["guesses"][:3]
+            if all(min(guess["draft_prob"], guess["target_prob"]) >= 0.01 for guess in judged):
+                return number
+    raise ValueError("no round of this run kept two of four guesses, none of p or q below 0.01: take another seed")
 
 
 if __name__ == "__main__":

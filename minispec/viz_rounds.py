@@ -32,7 +32,7 @@ def rounds(run: Run, tokenizer: Tokenizer, color: bool = False, width: int = WID
 
 
 def guesses(step: Step, tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:
-    """The guesses of a round in pieces, each with its kind: those kept, then those refused, or the tree."""
+    """The guesses of a round in pieces, each with its kind: those kept, the one refused, and the rest; or the tree."""
     if step.parents:
         yield "tree ", ""
         yield from tree(step, tokenizer)
@@ -40,11 +40,17 @@ def guesses(step: Step, tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:
     if not step.drafted:
         yield "no guesses", ""
         return
+    n_kept, n_judged = step.n_accepted, len(step.committed)  # a refused guess is judged, too, and replaced
+    space = ""
     for words, kind, tokens in (
-        ("kept [", "accepted", step.drafted[: step.n_accepted]),
-        (" refused [", "refused", step.drafted[step.n_accepted :]),
+        ("kept", "accepted", step.drafted[:n_kept]),
+        ("refused", "refused", step.drafted[n_kept:n_judged]),
+        ("not judged", "", step.drafted[n_judged:]),
     ):
-        yield words, ""
+        if not tokens:
+            continue
+        yield f"{space}{words} [", ""
+        space = " "
         for i, token in enumerate(tokens):
             yield "|" * (i > 0), ""
             yield shown(token, tokenizer), kind

@@ -71,9 +71,10 @@ def lines(*steps: Step, color: bool = False) -> list[str]:
 
 def test_a_round_is_a_line_of_80_columns_at_most() -> None:
     few = Step((97, 98, 99), 1, (97, 120), None)
-    assert lines(few) == ["   1 1 of 3: kept ['a'] refused ['b'|'c'] replaced 'x'"]
+    assert lines(few) == ["   1 1 of 3: kept ['a'] refused ['b'] not judged ['c'] replaced 'x'"]
     assert lines(Step((), 0, (97,), None)) == ["   1 0 of 0: no guesses plain 'a'"]
-    assert lines(Step((97,), 1, (97,), "stop")) == ["   1 1 of 1: kept ['a'] refused []"]
+    assert lines(Step((97,), 1, (97,), "stop")) == ["   1 1 of 1: kept ['a']"]
+    assert lines(Step((97, 98), 1, (97,), "stop")) == ["   1 1 of 2: kept ['a'] not judged ['b']"]
     many = Step((*range(97, 122),) * 2, 50, (*range(97, 122), *range(97, 122), 300), None)
     wide = Step((301,) * 30, 3, (301, 301, 301, 302), None)
     deep = Step((301,) * 30, 0, (302,), None, parents=tuple(range(-1, 29)))

@@ -26,7 +26,8 @@ from minispec.bench_transformers import check_installed, transformers_program
 from minispec.draft_option import is_model, parts_of
 from minispec.drafters.models import models_of
 from minispec.hub import find_model
-from minispec.session import Pair, Settings, open_pair
+from minispec.session import Pair, open_pair
+from minispec.settings import Settings
 from minispec.tokenizer import check_same_vocabulary, load_tokenizer
 from minispec.viz import counted
 from minispec.weights import load_model, read_config

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from minispec.decoding import decode
 from minispec.draft_option import is_lossy, is_model, parts_of, training_of
 from minispec.methods import METHODS
 from minispec.prompts import built_in_prompts, first_of_each_kind
-from minispec.session import AUTO, Pair, Settings, decode, default_draft, open_pair
+from minispec.session import Pair, open_pair
+from minispec.settings import AUTO, Settings, default_draft
 from minispec.sweep_counts import Counts, Seconds, accept_by_place, count_run, measured_speedup, ratio, time_run
 from minispec.trace import run_all
 

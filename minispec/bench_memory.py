@@ -18,7 +18,7 @@ from minispec.bench_worker import Worker
 
 if TYPE_CHECKING:
     from minispec.bench_models import Model
-    from minispec.session import Settings
+    from minispec.settings import Settings
 
 
 @dataclass(frozen=True)

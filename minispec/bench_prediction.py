@@ -31,7 +31,7 @@ from minispec.model import GPT2
 from minispec.plain import generate
 from minispec.protocols import Step
 from minispec.sampling import Sampling
-from minispec.session import AUTO
+from minispec.settings import AUTO
 from minispec.speculative import Dice, speculate
 from minispec.theory import PassCosts, Textbook, expected_tokens, speedup
 

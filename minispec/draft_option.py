@@ -21,7 +21,7 @@ from minispec.methods import METHODS, Method, small_model
 if TYPE_CHECKING:
     from minispec.model import GPT2
     from minispec.protocols import Drafter
-    from minispec.session import Settings
+    from minispec.settings import Settings
     from minispec.tokenizer import Tokenizer
 
 LIST = "minispec generate --help lists the methods"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from minispec.drafters.eagle import EagleDrafter
     from minispec.model import GPT2
     from minispec.protocols import Drafter
-    from minispec.session import Settings
+    from minispec.settings import Settings
     from minispec.tokenizer import Tokenizer
 
 

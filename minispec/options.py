@@ -17,7 +17,7 @@ from typing import IO, Any, TypeVar
 import click
 
 from minispec.cores import count_cores, tell_numba
-from minispec.session import AUTO, SCHEDULES, Settings
+from minispec.settings import AUTO, SCHEDULES, Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULTS = Settings()

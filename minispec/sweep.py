@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minispec import __version__
+from minispec.decoding import decode
 from minispec.draft_option import models_in, parts_of, takes_draft_weights
 from minispec.hub import find_model
 from minispec.methods import METHODS
 from minispec.prompts import Prompt
-from minispec.session import Pair, Settings, decode, open_pair
+from minispec.session import Pair, open_pair
+from minispec.settings import Settings
 from minispec.sweep_counts import Counts, Seconds, count_run, time_run
 from minispec.trace import run_all
 

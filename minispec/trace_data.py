@@ -26,7 +26,8 @@ from minispec.trace_notes import Guess, Law, Own, Round
 from minispec.trace_words import in_text, why_guess, why_own, words
 
 if TYPE_CHECKING:
-    from minispec.session import Pair, Settings
+    from minispec.session import Pair
+    from minispec.settings import Settings
     from minispec.tokenizer import Tokenizer
     from minispec.trace_run import Trace
 

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from minispec.session import Pair, Settings, decode, decoding_options, draft_length, verification
+from minispec.decoding import decode, decoding_options, draft_length, verification
+from minispec.session import Pair
+from minispec.settings import Settings
 from minispec.trace import Run
 from minispec.trace_notes import Notes, Round
 

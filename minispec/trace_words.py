@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from minispec.viz import ENDS, counted, number, rate
 
 if TYPE_CHECKING:
-    from minispec.session import Settings
+    from minispec.settings import Settings
     from minispec.trace_notes import Guess, Own, Round
 
 Json = dict[str, Any]

@@ -16,7 +16,8 @@ from itertools import count
 import numpy as np
 from tqdm import tqdm
 
-from minispec.session import Pair, Settings
+from minispec.session import Pair
+from minispec.settings import Settings
 from minispec.verify_dice import FALSE_ALARM, THROWS, bound, fair_dice
 from minispec.verify_known import GOLDEN, golden, known_outputs, why_not_golden, why_not_known
 from minispec.verify_laws import same_law

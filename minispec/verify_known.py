@@ -11,7 +11,8 @@ from minispec.hub import find_model, short_name
 from minispec.model import GPT2
 from minispec.plain import generate
 from minispec.sampling import Sampling
-from minispec.session import Pair, Settings
+from minispec.session import Pair
+from minispec.settings import Settings
 from minispec.speculative import speculate
 from minispec.tokenizer import Tokenizer, load_tokenizer
 from minispec.trace import run_all

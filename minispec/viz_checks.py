@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from minispec.session import Settings
+from minispec.settings import Settings
 from minispec.viz import counted
 
 if TYPE_CHECKING:

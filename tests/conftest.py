@@ -21,7 +21,8 @@ from minispec.backends import operations
 from minispec.cli import main
 from minispec.commands import shared
 from minispec.costs import Costs, file_of, keep_costs
-from minispec.session import Settings, open_pair
+from minispec.session import open_pair
+from minispec.settings import Settings
 
 quick = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]

@@ -18,10 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from minispec.decoding import draft_length
 from minispec.gumbel import Gumbel
 from minispec.plain import generate
 from minispec.sampling import Sampling
-from minispec.session import Settings, draft_length, open_pair
+from minispec.session import open_pair
+from minispec.settings import Settings
 from minispec.speculative import speculate
 from minispec.trace import Run, run_all
 

@@ -40,7 +40,7 @@ from minispec.drafters import SmallModelDrafter
 from minispec.model import GPT2
 from minispec.options import PARTS
 from minispec.parameters import GPT2Config
-from minispec.session import Settings
+from minispec.settings import Settings
 from minispec.user_cache import cache_folder
 
 SMALL = GPT2Config(n_layer=2, n_head=2, n_embd=64, n_ctx=128, n_vocab=700, n_inner=256)

@@ -18,7 +18,7 @@ from minispec.model import GPT2
 from minispec.parameters import GPT2Config
 from minispec.protocols import Step
 from minispec.sampling import Sampling
-from minispec.session import AUTO
+from minispec.settings import AUTO
 from minispec.speculative import speculate
 from minispec.theory import expected_tokens
 

@@ -524,7 +524,7 @@ def test_help_is_quick_to_load_and_names_the_options(command: str, options: str)
     assert ("--num-draft-tokens" in result.stdout) == (command not in ("verify", "simulate"))
 
 
-@pytest.mark.parametrize("first", ["import minispec", "import minispec.session, minispec.plain, minispec.cli"])
+@pytest.mark.parametrize("first", ["import minispec", "import minispec.decoding, minispec.plain, minispec.cli"])
 def test_the_function_generate_is_what_the_package_exports(first: str) -> None:
     script = f"{first}; from minispec import generate; assert type(generate).__name__ == 'function', generate"
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -15,7 +15,8 @@ from minispec import costs as costs_module
 from minispec.costs import Costs, between, costs_of, file_of, keep_costs, measure_costs, read_costs
 from minispec.drafters import SmallModelDrafter
 from minispec.drafters.small_model import SmallModelDrafting
-from minispec.session import Pair, Settings, open_pair
+from minispec.session import Pair, open_pair
+from minispec.settings import Settings
 
 KEPT = Costs(0.1, (0.0, 1.0, 1.0, 1.25), 0.01, 0.002, 0.05)
 

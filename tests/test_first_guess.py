@@ -12,10 +12,11 @@ from checkpoints import TINY, tiny_tensors
 from toys import tiny_model
 
 from minispec.costs import Costs, draft_seconds
+from minispec.decoding import beside_a_pass
 from minispec.draft_length import Prices
 from minispec.drafters import ParallelDrafter, SmallModelDrafter
 from minispec.model import GPT2
-from minispec.session import Settings, beside_a_pass
+from minispec.settings import Settings
 from minispec.tree_shape import shape
 
 FEW = replace(TINY, n_vocab=12)

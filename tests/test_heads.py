@@ -16,12 +16,14 @@ from toys import ODD, ids_of, tiny_model
 
 from minispec import load_model
 from minispec.costs import measure_costs
+from minispec.decoding import decode
 from minispec.drafters import MedusaDrafter, ParallelDrafter
 from minispec.drafters.medusa import small_output
 from minispec.heads import find_heads, fingerprint, fingerprint_of, read_heads
 from minispec.model import GPT2
 from minispec.packing import packed
-from minispec.session import Settings, decode, open_pair
+from minispec.session import open_pair
+from minispec.settings import Settings
 from minispec.weights import Checkpoint
 
 

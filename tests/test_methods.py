@@ -27,7 +27,8 @@ from minispec.hub import find_model
 from minispec.methods import METHODS
 from minispec.prompts import Prompt
 from minispec.protocols import Draft
-from minispec.session import Pair, Settings, open_pair
+from minispec.session import Pair, open_pair
+from minispec.settings import Settings
 from minispec.sweep import job_key, make_jobs
 from minispec.verify_laws import joint_law
 from minispec.verify_texts import Mismatch, same_bits, same_text

@@ -27,6 +27,7 @@ from strategies import Case, cases, mixed, row_pairs, samplings
 from test_exactness import AnyNoise, Outcome, differences, targets_law
 
 from minispec.backends import _passes
+from minispec.decoding import decode
 from minispec.drafters import SmallModelDrafter, SmallModelTreeDrafter
 from minispec.enumeration import Script, law
 from minispec.gumbel import Gumbel
@@ -34,7 +35,8 @@ from minispec.overlapped import InTurn, OverlappedStep, speculate_overlapped, tw
 from minispec.plain import generate
 from minispec.protocols import Draft
 from minispec.sampling import Sampling
-from minispec.session import Settings, decode, open_pair
+from minispec.session import open_pair
+from minispec.settings import Settings
 from minispec.verify_stand_ins import AsTheyAre
 
 ANY, GREEDY = Sampling(1.0), Sampling()

@@ -27,7 +27,7 @@ from minispec.plain import generate
 from minispec.prompts import Prompt, built_in_prompts, first_of_each_kind, read_prompts
 from minispec.protocols import Step
 from minispec.sampling import Sampling
-from minispec.session import Settings
+from minispec.settings import Settings
 from minispec.speculative import Dice, speculate
 from minispec.sweep import Job, Result, check_here, group_jobs, job_key, make_jobs
 from minispec.sweep_counts import (

@@ -19,10 +19,12 @@ from hypothesis import strategies as st
 from small_heads import KINDS, drafter_tensors
 from traced import HOSTILE, PROMPT, check_figures, pair_for, traced
 
+from minispec.decoding import decode
 from minispec.drafters.eagle import three_depths
 from minispec.methods import METHODS
 from minispec.protocols import Step
-from minispec.session import Settings, decode, open_pair
+from minispec.session import open_pair
+from minispec.settings import Settings
 from minispec.trace_data import joined, token_text, trace_data
 from minispec.trace_page import as_script, data_of, hashed, page, part
 from minispec.trace_run import Trace, trace_plain

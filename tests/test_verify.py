@@ -22,7 +22,8 @@ from minispec.model import GPT2
 from minispec.parameters import GPT2Config
 from minispec.plain import generate
 from minispec.sampling import Sampling
-from minispec.session import Pair, Settings
+from minispec.session import Pair
+from minispec.settings import Settings
 from minispec.speculative import Dice
 from minispec.verify import Check, Plan, run_check
 from minispec.verify_dice import FixedRow, fair_dice

@@ -17,6 +17,7 @@ from toys import ids_of, tiny_model
 
 from minispec import load_model
 from minispec.commands.bench import drafts_of
+from minispec.decoding import decode
 from minispec.draft_option import parts_of
 from minispec.drafters import CombinedDrafter, MedusaDrafter, ParallelDrafter, SmallModelDrafter, SmallModelTreeDrafter
 from minispec.drafters.eagle_tree import EagleTreeDrafter
@@ -24,7 +25,8 @@ from minispec.drafters.models import branches, describe, warm_up
 from minispec.heads import read_heads
 from minispec.model import GPT2
 from minispec.prompts import Prompt
-from minispec.session import Pair, Settings, check_drafter, decode, open_pair
+from minispec.session import Pair, check_drafter, open_pair
+from minispec.settings import Settings
 from minispec.sweep import make_jobs, model_digest
 from minispec.verify_laws import same_law
 from minispec.verify_texts import same_text

@@ -6,7 +6,8 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from minispec.session import Pair, Settings, open_pair
+from minispec.session import Pair, open_pair
+from minispec.settings import Settings
 from minispec.trace_data import trace_data
 from minispec.trace_run import Trace, trace_plain
 

@@ -27,7 +27,7 @@ from minispec.user_path import user_path
 
 if TYPE_CHECKING:
     from minispec.bench_models import Model
-    from minispec.session import Settings
+    from minispec.settings import Settings
 
 EVERY = "every"  # of --drafters
 BETWEEN = re.compile(r",(?!(?:first|recent|\d+)(?:[,+]|$))")  # two drafts, not the words of prompt-lookup:4,first
@@ -204,7 +204,7 @@ def check_options(context: click.Context, options: dict[str, Any]) -> None:
 def named_models(settings: Settings, needed: bool) -> tuple[Model, ...]:
     """The pair that -m and -d name. A draft that is not needed may be missing."""
     from minispec.bench_models import Model
-    from minispec.session import default_draft
+    from minispec.settings import default_draft
 
     target = Model(settings.target, settings.weights, settings.target)
     name = settings.draft_name if needed or settings.draft is not None else default_draft(settings.target)

@@ -30,7 +30,7 @@ def compare(
 ) -> None:  # fmt: skip
     """Write the same text plainly and speculatively: is it the same, and how much faster?"""
     settings = settings_from(options)
-    from minispec.session import decode
+    from minispec.decoding import decode
     from minispec.trace import run_all
     from minispec.viz import comparison, why_slower
     from minispec.viz_rounds import rounds

@@ -15,12 +15,13 @@ from minispec.commands.shared import check_room, hints, load, note, prepare, pri
 from minispec.commands.trace import check_trace_file, keep_beside
 from minispec.draft_option import epilog
 from minispec.options import TRACE_OPTION, Number, read_prompt, settings_from, shared_options, use_color
-from minispec.session import AUTO
+from minispec.settings import AUTO
 from minispec.user_path import user_path
 
 if TYPE_CHECKING:
     from minispec.protocols import Step
-    from minispec.session import Pair, Settings
+    from minispec.session import Pair
+    from minispec.settings import Settings
     from minispec.trace import Run
 
 
@@ -54,7 +55,7 @@ def generate(
             raise click.UsageError(f"--schedule {settings.schedule} is for one text at a time: leave out --prompts")
         write_batch(settings, batch_file, together, options["as_json"], quiet)
         return
-    from minispec.session import decode
+    from minispec.decoding import decode
     from minispec.trace import Run
     from minispec.trace_run import Trace
 
@@ -120,8 +121,8 @@ def write_batch(settings: Settings, file: str, together: int, as_json: bool, qui
     """Write texts after all prompts of a file, some at a time, and print them in order; in JSON, an object a line."""
     from tqdm import tqdm
 
+    from minispec.decoding import decode_batch
     from minispec.prompts import read_prompts
-    from minispec.session import decode_batch
     from minispec.trace import Run
     from minispec.viz import batch_line
 

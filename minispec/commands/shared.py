@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from minispec.draft_option import is_lossy, takes_draft_weights
-from minispec.session import AUTO
+from minispec.settings import AUTO
 
 if TYPE_CHECKING:
     from minispec.costs import Costs
-    from minispec.session import Pair, Settings
+    from minispec.session import Pair
+    from minispec.settings import Settings
     from minispec.trace import Run
 
 

@@ -25,7 +25,7 @@ from minispec.options import (
 )
 
 if TYPE_CHECKING:
-    from minispec.session import Settings
+    from minispec.settings import Settings
     from minispec.trials import Floats
 
 EXAMPLE = "0.15,0.35,0.10,0.40", "0.50,0.20,0.20,0.10"  # what is simulated if nothing is given

@@ -25,7 +25,7 @@ from minispec.user_path import user_path
 
 if TYPE_CHECKING:
     from minispec.prompts import Prompt
-    from minispec.session import Settings
+    from minispec.settings import Settings
     from minispec.sweep import Job, Result
     from minispec.sweep_file import ResultsFile
     from minispec.sweep_workers import Workers

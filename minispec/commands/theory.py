@@ -25,7 +25,7 @@ from minispec.theory import MOST_DRAFT
 
 if TYPE_CHECKING:
     from minispec.parameters import GPT2Config
-    from minispec.session import Settings
+    from minispec.settings import Settings
     from minispec.theory import MeasuredCosts, Memory
     from minispec.theory_report import Question
 

@@ -23,7 +23,8 @@ from minispec.options import (
 from minispec.user_path import user_path
 
 if TYPE_CHECKING:
-    from minispec.session import Pair, Settings
+    from minispec.session import Pair
+    from minispec.settings import Settings
     from minispec.trace_run import Trace
 
 

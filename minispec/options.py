@@ -1,22 +1,21 @@
-"""What the commands share: their options, the prompt they read, and the settings that come of it.
+"""What the commands share: their options, and the settings that come of them.
 
 Nothing heavy is imported here: `--threads` must take hold before NumPy starts its own.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from importlib.util import find_spec
-from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import click
 
 from minispec.cores import count_cores, tell_numba
+from minispec.option_types import DraftTokens, Number, Widths
 from minispec.settings import AUTO, SCHEDULES, Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -31,60 +30,6 @@ PARTS = (  # of bench, in this order
     "bandwidth", "passes", "costs", "prefill", "memory", "start", "end-to-end", "prediction", "drafters", "short",
     "batch",
 )  # fmt: skip
-
-
-class Number(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.3 on
-    """A finite float, or an integer, within limits."""
-
-    def __init__(self, kind: type[int] | type[float], low: float = 0, high: float = math.inf) -> None:
-        self.kind, self.low, self.high = kind, low, high
-        self.name = "integer" if kind is int else "number"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            number = self.kind(value)
-        except ValueError:
-            number = None
-        if number is None or (self.kind is float and not math.isfinite(number)) or not self.low <= number <= self.high:
-            limits = f"{self.low} or more" if self.high == math.inf else f"from {self.low} to {self.high}"
-            kind = "an integer" if self.kind is int else "a number"
-            self.fail(f"{value!r} cannot be used: give {kind}, {limits}", param, ctx)
-        return number
-
-
-class DraftTokens(Number):
-    """A draft length, or the word for one that chooses itself."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value == AUTO:
-            return value
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter:
-            self.fail(f"{value!r} cannot be used: give an integer, 0 or more, or {AUTO}", param, ctx)
-
-
-class Numbers(Number):
-    """Numbers with commas between them, each once, in order; integers, unless another kind is asked for."""
-
-    def __init__(self, low: float = 0, high: float = math.inf, kind: type[int] | type[float] = int) -> None:
-        super().__init__(kind, low, high)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        words = value.split(",") if isinstance(value, str) else value
-        return tuple(sorted({super(Numbers, self).convert(word, param, ctx) for word in words}))
-
-
-class Widths(Number):
-    """The widths of a tree, depth by depth, with commas between them."""
-
-    def __init__(self) -> None:
-        super().__init__(int, 1)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        words = value.split(",") if isinstance(value, str) else value
-        return tuple(super(Widths, self).convert(word, param, ctx) for word in words)
-
 
 # fmt: off
 PROMPT_OPTIONS = [
@@ -208,45 +153,6 @@ def settings_from(options: dict[str, Any]) -> Settings:
         if settings.num_draft_tokens == AUTO:  # which goes by the prices of chains
             settings = replace(settings, num_draft_tokens=len(settings.tree))
     return settings
-
-
-def read_prompt(argument: str | None, option: str | None, file: str | None) -> str:
-    """The prompt from the one place that was given. A file or a pipe loses its last line end."""
-    given = [name for name, value in (("PROMPT", argument), ("-p", option), ("-f", file)) if value is not None]
-    if len(given) > 1:
-        raise click.UsageError(f"the prompt is given twice, by {' and '.join(given)}: give one")
-    if option is not None or argument not in (None, "-"):
-        source, prompt = "PROMPT", argument if option is None else option
-    elif file not in (None, "-"):
-        source, prompt = file, _without_line_end(_as_text(_bytes_of(file), file))
-    elif sys.stdin is None:
-        raise click.UsageError("standard input is closed: give the prompt as an argument, or -f FILE")
-    elif not given and sys.stdin.isatty():
-        raise click.UsageError('no prompt: give a text, as in minispec generate "Once upon a time", or -f FILE')
-    else:
-        source = "standard input"
-        prompt = _without_line_end(_as_text(sys.stdin.buffer.read(), source))
-    if not prompt:
-        raise click.UsageError(f"the prompt is empty ({source}): give at least one character")
-    return prompt
-
-
-def _bytes_of(file: str) -> bytes:
-    try:
-        return Path(file).read_bytes()
-    except OSError as error:
-        raise click.UsageError(f"--prompt-file {file}: {error.strerror}: give a file with text") from None
-
-
-def _as_text(data: bytes, source: str) -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise click.UsageError(f"{source} is not UTF-8 (byte {error.start}): convert it") from None
-
-
-def _without_line_end(text: str) -> str:
-    return text.removesuffix("\n").removesuffix("\r")
 
 
 def limit_threads(threads: int | None, backend: str) -> None:

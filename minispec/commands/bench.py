@@ -11,6 +11,7 @@ import click
 
 from minispec.commands.shared import given, note, output_format
 from minispec.draft_option import epilog, takes_draft_weights
+from minispec.option_types import Number, Numbers
 from minispec.options import (
     DEFAULTS,
     MACHINE_OPTIONS,
@@ -18,8 +19,6 @@ from minispec.options import (
     PAIR_OPTIONS,
     PARTS,
     TREE_OPTION,
-    Number,
-    Numbers,
     settings_from,
     with_options,
 )

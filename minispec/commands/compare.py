@@ -13,7 +13,9 @@ import click
 from minispec.commands.shared import prepare, text_of
 from minispec.commands.trace import check_trace_file, keep_beside
 from minispec.draft_option import epilog
-from minispec.options import TRACE_OPTION, Number, read_prompt, settings_from, shared_options, use_color
+from minispec.option_types import Number
+from minispec.options import TRACE_OPTION, settings_from, shared_options, use_color
+from minispec.prompt_source import read_prompt
 
 if TYPE_CHECKING:
     from minispec.trace import Run

@@ -14,7 +14,9 @@ import click
 from minispec.commands.shared import check_room, hints, load, note, prepare, prices, text_of
 from minispec.commands.trace import check_trace_file, keep_beside
 from minispec.draft_option import epilog
-from minispec.options import TRACE_OPTION, Number, read_prompt, settings_from, shared_options, use_color
+from minispec.option_types import Number
+from minispec.options import TRACE_OPTION, settings_from, shared_options, use_color
+from minispec.prompt_source import read_prompt
 from minispec.settings import AUTO
 from minispec.user_path import user_path
 

@@ -10,6 +10,7 @@ import click
 
 from minispec.commands.shared import announced, given, load, note
 from minispec.cores import count_cores
+from minispec.option_types import Number
 from minispec.options import (
     FILTER_OPTIONS,
     OUTPUT_OPTIONS,
@@ -18,11 +19,10 @@ from minispec.options import (
     RULES,
     RUN_OPTIONS,
     TRIALS,
-    Number,
-    read_prompt,
     settings_from,
     with_options,
 )
+from minispec.prompt_source import read_prompt
 
 if TYPE_CHECKING:
     from minispec.settings import Settings

@@ -10,14 +10,13 @@ import click
 
 from minispec.commands.shared import announced, note, output_format
 from minispec.cores import count_cores
+from minispec.option_types import Number, Numbers
 from minispec.options import (
     DEFAULTS,
     OUTPUT_OPTIONS,
     PAIR_OPTIONS,
     RUN_OPTIONS,
     TEXT_OPTIONS,
-    Number,
-    Numbers,
     settings_from,
     with_options,
 )

@@ -12,15 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from minispec.commands.shared import given, load, note, output_format, prices
-from minispec.options import (
-    DEFAULTS,
-    MACHINE_OPTIONS,
-    OUTPUT_OPTIONS,
-    Number,
-    Numbers,
-    settings_from,
-    with_options,
-)
+from minispec.option_types import Number, Numbers
+from minispec.options import DEFAULTS, MACHINE_OPTIONS, OUTPUT_OPTIONS, settings_from, with_options
 from minispec.theory import MOST_DRAFT
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from minispec.options import (
     PROMPT_OPTIONS,
     RUN_OPTIONS,
     TEXT_OPTIONS,
-    read_prompt,
     settings_from,
     with_options,
 )
+from minispec.prompt_source import read_prompt
 from minispec.user_path import user_path
 
 if TYPE_CHECKING:

@@ -11,16 +11,8 @@ import click
 
 from minispec.commands.shared import load, note
 from minispec.draft_option import epilog
-from minispec.options import (
-    CHECKS,
-    OUTPUT_OPTIONS,
-    PAIR_OPTIONS,
-    RUN_OPTIONS,
-    TREE_OPTION,
-    Number,
-    settings_from,
-    with_options,
-)
+from minispec.option_types import Number
+from minispec.options import CHECKS, OUTPUT_OPTIONS, PAIR_OPTIONS, RUN_OPTIONS, TREE_OPTION, settings_from, with_options
 
 
 @click.command(short_help="Is the text exact, on this machine, with this pair?", epilog=epilog())

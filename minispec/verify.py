@@ -1,7 +1,7 @@
 """Is the text exact, on this machine, with this pair? The checks behind `minispec verify`.
 
 A check is a row of trials, each with a generator of its own made of seed, name and number, so that every failure can
-be seen again. The trials themselves are in verify_texts, verify_laws, verify_dice and verify_known.
+be seen again. The trials themselves are in verify_texts, verify_bits, verify_laws, verify_dice and verify_known.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from tqdm import tqdm
 
 from minispec.session import Pair
 from minispec.settings import Settings
+from minispec.verify_bits import same_bits
+from minispec.verify_cases import Counts, Mismatch, Rng
 from minispec.verify_dice import FALSE_ALARM, THROWS, bound, fair_dice
 from minispec.verify_known import GOLDEN, golden, known_outputs, why_not_golden, why_not_known
 from minispec.verify_laws import same_law
-from minispec.verify_texts import Counts, Mismatch, Rng, same_bits, same_text
+from minispec.verify_texts import same_text
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from minispec.sampling import Sampling
 from minispec.session import Pair
 from minispec.speculative import Dice, speculate
 from minispec.trace import run_all
-from minispec.verify_texts import Counts, Mismatch, Rng
+from minispec.verify_cases import Counts, Mismatch, Rng
 
 FALSE_ALARM = 1e-9  # the chance, at most, that right dice fail one trial
 TARGET_PROBS, DRAFT_PROBS = np.array([0.15, 0.35, 0.10, 0.40]), np.array([0.50, 0.20, 0.20, 0.10])

@@ -16,7 +16,8 @@ from minispec.settings import Settings
 from minispec.speculative import speculate
 from minispec.tokenizer import Tokenizer, load_tokenizer
 from minispec.trace import run_all
-from minispec.verify_texts import Counts, Mismatch, Rng, compare_runs
+from minispec.verify_cases import Counts, Mismatch, Rng
+from minispec.verify_texts import compare_runs
 from minispec.weights import load_model
 
 # --- logits that are known -------------------------------------------------------------------------

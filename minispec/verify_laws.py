@@ -20,8 +20,8 @@ from minispec.sampling import Sampling
 from minispec.session import Pair
 from minispec.speculative import Judge, judge, speculate
 from minispec.trace import run_all
+from minispec.verify_cases import Counts, Mismatch, Rng, models_alike, random_prompt
 from minispec.verify_stand_ins import TOLERANCE, AsTheyAre, Blurred, OneBlock, Remembered, Verdict
-from minispec.verify_texts import Counts, Mismatch, Rng, models_alike, random_prompt
 
 
 def same_law(pair: Pair, rng: Rng, top_k: int = 0) -> Counts:

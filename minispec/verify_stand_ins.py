@@ -94,7 +94,7 @@ class ReadTexts:
 class Remembered:
     """A model whose logits are its probabilities, of passes from scratch, each text read once.
 
-    That a pass of any other kind has the same bits is for `verify_texts.same_bits` to say.
+    That a pass of any other kind has the same bits is for `verify_bits.same_bits` to say.
     """
 
     def __init__(self, model: Target, sampling: Sampler) -> None:

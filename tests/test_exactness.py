@@ -40,9 +40,9 @@ from minispec.plain import generate
 from minispec.protocols import Step
 from minispec.sampling import Sampling
 from minispec.speculative import Dice, speculate
+from minispec.verify_cases import threads
 from minispec.verify_known import GOLDEN, logits_hash
 from minispec.verify_stand_ins import AsTheyAre
-from minispec.verify_texts import threads
 
 BACKENDS = ["numba", "numpy"]
 ANY, GREEDY = Sampling(1.0), Sampling()

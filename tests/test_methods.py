@@ -30,8 +30,10 @@ from minispec.protocols import Draft
 from minispec.session import Pair, open_pair
 from minispec.settings import Settings
 from minispec.sweep import job_key, make_jobs
+from minispec.verify_bits import same_bits
+from minispec.verify_cases import Mismatch
 from minispec.verify_laws import joint_law
-from minispec.verify_texts import Mismatch, same_bits, same_text
+from minispec.verify_texts import same_text
 
 PROMPT = "Once upon a time there was a big dog. The dog was very"
 FREE = ["prompt-lookup", "prompt-lookup:2,first", "suffix", "ngram", "self-int8", "prompt-lookup+story-draft",

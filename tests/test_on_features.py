@@ -27,7 +27,7 @@ from minispec.plain import generate
 from minispec.protocols import Draft, Drafting, Step, always
 from minispec.sampling import Sampling
 from minispec.speculative import Dice, speculate
-from minispec.verify_texts import threads
+from minispec.verify_cases import threads
 
 BACKENDS = ["numba", "numpy"]
 ANY, GREEDY = Sampling(1.0), Sampling()

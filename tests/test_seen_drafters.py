@@ -52,8 +52,9 @@ from minispec.sampling import Sampling
 from minispec.session import Pair
 from minispec.speculative import Dice, speculate
 from minispec.typical import judge_typical, likely_enough
+from minispec.verify_bits import same_bits
 from minispec.verify_laws import same_law
-from minispec.verify_texts import same_bits, same_text
+from minispec.verify_texts import same_text
 
 BACKENDS = ["numba", "numpy"]
 METHODS = ["early-exit", "medusa", "medusa-tree", "parallel"]

@@ -16,7 +16,7 @@ from toys import ODD, all_work_shared, tiny_model
 
 from minispec.kv_cache import check_taps
 from minispec.trees import path_to
-from minispec.verify_texts import threads
+from minispec.verify_cases import threads
 
 BACKENDS = ["numba", "numpy"]
 

@@ -24,7 +24,7 @@ from minispec.kernels.whole_pass import lay_out
 from minispec.parameters import GPT2Config
 from minispec.protocols import depths
 from minispec.trees import MOST_NODES, branches, path_to
-from minispec.verify_texts import threads
+from minispec.verify_cases import threads
 
 BACKENDS = ["numba", "numpy"]
 WIDE = GPT2Config(n_layer=1, n_head=2, n_embd=66, n_ctx=80, n_vocab=33, n_inner=40)  # heads of more than a panel

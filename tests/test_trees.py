@@ -30,8 +30,8 @@ from minispec.protocols import Draft, Step, depths
 from minispec.sampling import Sampling
 from minispec.speculative import judge_block, speculate
 from minispec.trace import Run, run_all, token_kinds
+from minispec.verify_cases import threads
 from minispec.verify_stand_ins import AsTheyAre
-from minispec.verify_texts import threads
 from minispec.viz_rounds import rounds
 
 BACKENDS = ["numba", "numpy"]

@@ -26,10 +26,12 @@ from minispec.session import Pair
 from minispec.settings import Settings
 from minispec.speculative import Dice
 from minispec.verify import Check, Plan, run_check
+from minispec.verify_bits import same_bits
+from minispec.verify_cases import Mismatch
 from minispec.verify_dice import FixedRow, fair_dice
 from minispec.verify_known import Known, check_known, known_outputs
 from minispec.verify_laws import joint_law, one_place_law, same_law
-from minispec.verify_texts import Mismatch, same_bits, same_text
+from minispec.verify_texts import same_text
 
 SMALL = GPT2Config(n_layer=2, n_head=4, n_embd=32, n_ctx=32, n_vocab=260, n_inner=64)
 

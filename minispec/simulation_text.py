@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from minispec.rules import RULES
-from minispec.simulation import Outcome, overlap, z_score
+from minispec.simulation_outcome import Outcome, overlap, z_score
 from minispec.trials import Floats
 from minispec.viz import counted
 

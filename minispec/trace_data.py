@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from minispec import __version__
 from minispec.theory import expected_tokens
-from minispec.trace_notes import Guess, Law, Own, Round
+from minispec.trace_reasons import Guess, Law, Own, Round
 from minispec.trace_words import in_text, why_guess, why_own, words
 
 if TYPE_CHECKING:

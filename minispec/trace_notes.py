@@ -1,15 +1,13 @@
-"""Why each token of a run is there: the laws that the rule saw, the chance it gave, the coin that fell.
+"""Why each token of a run is there: notes that are taken while it is written, and what they come to.
 
 The loop is not touched, nor are its choices. It is given dice that note their throws, a sampler that notes what it is
 asked by the drafter, and a judge that hands on, word for word, what the real one says. After each step these notes are
 made into a `Round`, while the clock of the run stands still: what is written is what is written without them.
-
-Of a distribution the five most likely tokens are kept, so a long run stays small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,68 +19,7 @@ from minispec.protocols import Draft, Probs, Sampler, Step, depths
 from minispec.sampling import Sampling
 from minispec.speculative import Dice, Judge, judge, judge_block, residual
 from minispec.trace import token_kinds
-
-TOP = 5  # tokens that are kept of a distribution
-Top = tuple[tuple[int, float], ...]  # tokens with their probabilities, the most likely first
-
-
-# --- what is told of a round -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Law:
-    """A distribution's five most likely tokens; of the law that a model has before one token is picked, `model` too."""
-
-    top: Top
-    model: Top | None = None
-
-
-@dataclass(frozen=True)
-class Guess:
-    """A guess and what became of it.
-
-    fate: "kept"; "refused", where it was judged; "lost", where it never was. parent, depth: its place in the draft.
-    draft is the law that it was drawn from. Where it was judged, target is the law it was judged by. Where guesses are
-    judged one by one, residual is what replaces it if it is refused, and overlap the chance that a guess drawn so is
-    kept. chance is that of keeping this one, or with blocks all guesses so far; coin is the uniform number that fell:
-    None where none was thrown.
-    """
-
-    token: int
-    parent: int
-    depth: int
-    fate: str
-    draft_prob: float
-    draft: Law
-    target_prob: float | None = None
-    target: Law | None = None
-    residual: Law | None = None
-    overlap: float | None = None
-    chance: float | None = None
-    coin: float | None = None
-
-
-@dataclass(frozen=True)
-class Own:
-    """The target's own token: as `kind` says a replacement, a bonus or plain; its probability, law and the draw."""
-
-    token: int
-    kind: str
-    prob: float
-    law: Law
-    coin: float
-
-
-@dataclass(frozen=True)
-class Round:
-    """A step with its reasons; own is None where the text ended before."""
-
-    step: Step
-    guesses: tuple[Guess, ...]
-    own: Own | None
-
-
-# --- what takes the notes --------------------------------------------------------------------------
+from minispec.trace_reasons import Guess, Law, Own, Round, Top, top_of
 
 
 class Coins:
@@ -187,34 +124,35 @@ class Notes:
 
     def _guesses(self, step: Step) -> tuple[Guess, ...]:
         assert self.seen is not None
-        draft, logits, position = self.seen
-        n_guess = len(draft.tokens)
-        parents = range(-1, n_guess - 1) if draft.parents is None else draft.parents
-        deep = depths(parents)
-        verdicts = self._verdicts(draft, step)
-        told = []
-        for i, token in enumerate(draft.tokens):
+        draft, _, _ = self.seen
+        parents, verdicts, told = parents_of(draft), self._verdicts(draft, step), []
+        for i, (token, parent, depth) in enumerate(zip(draft.tokens, parents, depths(parents), strict=True)):
             draft_probs = draft.probs[i]
+            drawn_from = self._law(draft_probs, *self._logits_of(draft_probs))
+            fate = "kept" if i in step.path else "refused" if i in verdicts else "lost"
             about: dict[str, Any] = {}
             if i in verdicts:
-                elder, about = verdicts[i]
-                place = position + deep[i] - 1
-                target_probs = self.law_of_loop.probs(logits[1 + parents[i]], place)
-                for sibling in elder:
-                    target_probs = residual(target_probs, draft.probs[sibling])
-                about |= {
-                    "target_prob": float(target_probs[token]),
-                    "target": self._law(target_probs, logits[1 + parents[i]], place),
-                }
-                if self.rule is judge:
-                    about["residual"] = Law(what_replaces(target_probs, draft_probs))
-                    about["overlap"] = float(np.minimum(target_probs, draft_probs).sum())
-            fate = "kept" if i in step.path else "refused" if i in verdicts else "lost"
-            drawn_from = self._law(draft_probs, *self._logits_of(draft_probs))
-            told.append(
-                Guess(int(token), int(parents[i]), deep[i], fate, float(draft_probs[token]), drawn_from, **about)
-            )
+                elder, met = verdicts[i]
+                about = met | self._judged(i, int(parent), depth, elder)
+            told.append(Guess(int(token), int(parent), depth, fate, float(draft_probs[token]), drawn_from, **about))
         return tuple(told)
+
+    def _judged(self, guess: int, parent: int, depth: int, elder: list[int]) -> dict[str, Any]:
+        """The law that a guess was judged by, which its elder siblings, refused, have left; what it comes to."""
+        assert self.seen is not None
+        draft, logits, position = self.seen
+        row, place = logits[1 + parent], position + depth - 1
+        target_probs = self.law_of_loop.probs(row, place)
+        for sibling in elder:
+            target_probs = residual(target_probs, draft.probs[sibling])
+        about: dict[str, Any] = {
+            "target_prob": float(target_probs[draft.tokens[guess]]),
+            "target": self._law(target_probs, row, place),
+        }
+        if self.rule is judge:
+            about["residual"] = Law(what_replaces(target_probs, draft.probs[guess]))
+            about["overlap"] = float(np.minimum(target_probs, draft.probs[guess]).sum())
+        return about
 
     def _verdicts(self, draft: Draft, step: Step) -> dict[int, tuple[list[int], dict[str, Any]]]:
         """Of each guess that was judged: its elder siblings, which were refused, and the coin that it met."""
@@ -226,8 +164,7 @@ class Notes:
             met = {n_guess - 1 - i: {"chance": accept.chance, "coin": accept.coin} for i, accept in enumerate(accepts)}
             return {i: ([], met.get(i, {})) for i in range(n_guess)}
         reached = {-1, *step.path}  # a rule of somebody's own: what it looked at, without coins
-        parents = range(-1, n_guess - 1) if draft.parents is None else draft.parents
-        return {i: ([], {}) for i in range(n_guess) if parents[i] in reached}
+        return {i: ([], {}) for i, parent in enumerate(parents_of(draft)) if parent in reached}
 
     # --- of the target's own token -----------------------------------------------------------------
 
@@ -251,6 +188,11 @@ class Notes:
         if self.before_pick is None or logits is None:
             return Law(top_of(probs))
         return Law(top_of(probs), top_of(self.before_pick.probs(logits, position)))
+
+
+def parents_of(draft: Draft) -> Sequence[int]:
+    """Which guess each guess follows, -1 for none, in a chain as in a tree."""
+    return range(-1, len(draft.tokens) - 1) if draft.parents is None else draft.parents
 
 
 def walk(draft: Draft, accepts: list[Accept]) -> dict[int, tuple[list[int], dict[str, Any]]]:
@@ -285,12 +227,3 @@ def before_pick(sampling: Sampler) -> Sampler | None:
 def what_replaces(target_probs: Probs, draft_probs: Probs) -> Top:
     """The top of the residual; nothing where the target has nowhere more than the draft, whose guesses are all kept."""
     return top_of(residual(target_probs, draft_probs)) if (target_probs > draft_probs).any() else ()
-
-
-def top_of(probs: Probs) -> Top:
-    """The most likely tokens [TOP] that are possible at all, the lower id first of equals."""
-    n = min(TOP, len(probs))
-    least = np.partition(probs, -n)[-n]
-    ids = np.flatnonzero((probs >= least) & (probs > 0))
-    ids = ids[np.argsort(-probs[ids], kind="stable")][:n]
-    return tuple((int(i), float(probs[i])) for i in ids)

@@ -10,7 +10,8 @@ from minispec.decoding import decode, decoding_options, draft_length, verificati
 from minispec.session import Pair
 from minispec.settings import Settings
 from minispec.trace import Run
-from minispec.trace_notes import Notes, Round
+from minispec.trace_notes import Notes
+from minispec.trace_reasons import Round
 
 WARM_UP = 4  # tokens that are written before the clock counts
 

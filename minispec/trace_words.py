@@ -11,7 +11,7 @@ from minispec.viz import ENDS, counted, number, rate
 
 if TYPE_CHECKING:
     from minispec.settings import Settings
-    from minispec.trace_notes import Guess, Own, Round
+    from minispec.trace_reasons import Guess, Own, Round
 
 Json = dict[str, Any]
 KINDS = {  # of tokens, in the order of the page's legend

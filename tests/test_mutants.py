@@ -378,7 +378,7 @@ MUTANTS = [
     Mutant("notes that throw dice", "trace_notes", "        kept = super().accept(target_prob, draft_prob)\n",
            "        self.rng.random()\n        kept = super().accept(target_prob, draft_prob)\n",
            "test_trace_notes.py::test_a_run_with_notes_is_the_run_without"),
-    Mutant("the law of the place after", "trace_notes", "place = position + deep[i] - 1", "place = position + deep[i]",
+    Mutant("the law of the place after", "trace_notes", "position + depth - 1", "position + depth",
            "test_trace_notes.py::test_what_is_noted_is_what_passes_from_scratch_say"),
     Mutant("a younger sibling's law is the eldest's", "trace_notes",
            "target_probs = residual(target_probs, draft.probs[sibling])", "pass",

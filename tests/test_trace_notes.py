@@ -18,7 +18,8 @@ from minispec.sampling import Sampling
 from minispec.speculative import judge, judge_block, residual, speculate
 from minispec.trace import run_all
 from minispec.trace_data import acceptance, round_data
-from minispec.trace_notes import Notes, Round, top_of
+from minispec.trace_notes import Notes
+from minispec.trace_reasons import Round, top_of
 from minispec.trace_words import in_text
 from minispec.typical import judge_typical
 

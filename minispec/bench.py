@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any
 
-from minispec.bench_batch import explain, time_batches
+from minispec.bench_batch import time_batches
+from minispec.bench_batch_speed import explain
 from minispec.bench_costs import price_rounds
 from minispec.bench_drafters import time_drafters
 from minispec.bench_llama import llama_program

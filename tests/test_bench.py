@@ -15,6 +15,7 @@ import pytest
 
 from minispec import (
     bench_batch,
+    bench_batch_speed,
     bench_costs,
     bench_drafters,
     bench_llama,
@@ -425,32 +426,32 @@ def test_prompts_of_a_batch_grow_each_time_round_and_the_texts_go_on(pair: tuple
 
 def test_batches_are_compared_within_a_turn_and_the_prediction_is_from_costs() -> None:
     """By hand: 2 texts of 6 tokens; k = 2, 4 steps in 3 passes; plain passes take 1 s and checks 1.5, drafts 0.5."""
-    texts = [bench_batch.Text([1], (1,) * 6)] * 2
+    texts = [bench_batch_speed.Text([1], (1,) * 6)] * 2
     ids = ((1,) * 6,) * 2
-    plain = [(bench_batch.Written(ids, seconds, 6, 12), 1.0, 0.0) for seconds in (6.0, 12.0, 9.0)]
-    other = [(bench_batch.Written(ids, seconds, 3, 4), 1.5, 0.5) for seconds in (4.0, 4.0, 6.0)]
-    row = bench_batch.compare(texts, 2, plain, other)
+    plain = [(bench_batch_speed.Written(ids, seconds, 6, 12), 1.0, 0.0) for seconds in (6.0, 12.0, 9.0)]
+    other = [(bench_batch_speed.Written(ids, seconds, 3, 4), 1.5, 0.5) for seconds in (4.0, 4.0, 6.0)]
+    row = bench_batch_speed.compare(texts, 2, plain, other)
     assert (row.texts, row.num_draft_tokens, row.rows, row.plain_passes, row.passes) == (2, 2, 6, 6, 3)
     assert (row.tokens_per_pass, row.check_cost, row.draft_cost) == (3.0, 1.5, 0.5)
     assert (row.speedup, row.predicted_speedup) == (1.5, 1.5)
     assert (row.plain_tokens_per_second, row.tokens_per_second) == (12 / 9, 3.0)
     assert row.same_text
-    wrong = [*other[:2], (bench_batch.Written((*ids[:1], (1,) * 5), 6.0, 3, 4), 1.5, 0.5)]
-    assert not bench_batch.compare(texts, 2, plain, wrong).same_text
+    wrong = [*other[:2], (bench_batch_speed.Written((*ids[:1], (1,) * 5), 6.0, 3, 4), 1.5, 0.5)]
+    assert not bench_batch_speed.compare(texts, 2, plain, wrong).same_text
 
 
 def test_the_cross_over_is_said_in_words() -> None:
-    def rows(*speedups: float) -> list[bench_batch.BatchSpeed]:
+    def rows(*speedups: float) -> list[bench_batch_speed.BatchSpeed]:
         return [
-            bench_batch.BatchSpeed(2**i, k, 0, 0, 0, 0, 0, 0, 0, 0, speedup - k / 100, 0, True)
+            bench_batch_speed.BatchSpeed(2**i, k, 0, 0, 0, 0, 0, 0, 0, 0, speedup - k / 100, 0, True)
             for i, speedup in enumerate(speedups)
             for k in (2, 4)
         ]
 
-    assert "pays for batches of 1, 2 and 4 and not for 8:" in bench_batch.explain(rows(2, 1.5, 1.03, 1))
-    assert "pays for every batch, 1.98 times for 1 and 1.48 for 2:" in bench_batch.explain(rows(2, 1.5))
-    assert "pays for every batch, 1.98 times for 1:" in bench_batch.explain(rows(2))
-    assert "pays for no batch here:" in bench_batch.explain(rows(1, 0.9))
+    assert "pays for batches of 1, 2 and 4 and not for 8:" in bench_batch_speed.explain(rows(2, 1.5, 1.03, 1))
+    assert "pays for every batch, 1.98 times for 1 and 1.48 for 2:" in bench_batch_speed.explain(rows(2, 1.5))
+    assert "pays for every batch, 1.98 times for 1:" in bench_batch_speed.explain(rows(2))
+    assert "pays for no batch here:" in bench_batch_speed.explain(rows(1, 0.9))
 
 
 def test_a_batch_is_written_and_counted(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -512,7 +513,7 @@ def test_every_column_is_a_field_of_its_rows() -> None:
         "passes": PassTime, "context": bench_passes.ContextCost, "prefill": bench_passes.Prefill,
         "memory": bench_memory.Memory, "start": bench_memory.Start, "draft_lengths": bench_texts.DraftLength,
         "end_to_end": bench_texts.Speed, "costs": bench_costs.Price, "prediction": bench_prediction.Predicted,
-        "short": bench_short.Short, "batch": bench_batch.BatchSpeed, "drafters": bench_drafters.DrafterRow,
+        "short": bench_short.Short, "batch": bench_batch_speed.BatchSpeed, "drafters": bench_drafters.DrafterRow,
     }  # fmt: skip
     assert set(rows) == set(bench_report.TABLES)
     for name, (_, columns) in bench_report.TABLES.items():

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from minispec import __version__
-from minispec.bench_batch import BatchSpeed
+from minispec.bench_batch_speed import BatchSpeed
 from minispec.bench_drafters import DrafterRow
 from minispec.bench_passes import PassTime
 from minispec.bench_texts import Speed

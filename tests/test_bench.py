@@ -7,6 +7,7 @@ import io
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,11 @@ from minispec import (
     load_model,
     made_up,
 )
-from minispec.bench import Plan, Report, models_to_time
+from minispec.bench import MEASURES, Report
 from minispec.bench_machine import Machine, Probe, Timed
 from minispec.bench_models import Model
 from minispec.bench_passes import PassTime
+from minispec.bench_plan import Plan, models_to_time
 from minispec.bench_texts import Program, Written
 from minispec.bench_worker import Worker
 from minispec.drafters import SmallModelDrafter
@@ -142,6 +144,20 @@ def test_copies_in_8_bits_are_timed_too() -> None:
     models = (Model("a", "f32", "a"), Model("./b", "int8", "b"))
     plan = Plan(Settings(), models, PARTS, [4], ["x"], 1)
     assert models_to_time(plan) == [*models, Model("a", "int8", "a")]
+
+
+def test_every_part_is_measured_by_something() -> None:
+    assert sorted(part for parts in MEASURES for part in parts) == sorted(set(PARTS) - {"bandwidth"})
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_is_asked_for_where_there_is_what_it_measures(part: str) -> None:
+    alone, model = Plan(Settings(), (Model("a", "f32", "a"),), PARTS, [4], ["x"], 1), Model("b", "f32", "b")
+    assert alone.asks_for(part) == (part not in ("costs", "prediction", "drafters", "short", "batch"))
+    pair = replace(alone, models=(*alone.models, model))
+    assert pair.asks_for(part) == (part not in ("prediction", "drafters", "batch"))
+    assert replace(pair, accepts=[0.5], drafts=["b"], batches=[2]).asks_for(part)
+    assert not replace(pair, parts=[]).asks_for(part)
 
 
 def test_other_programs_do_not_get_what_our_kernels_ask_of_openmp(monkeypatch: pytest.MonkeyPatch) -> None:

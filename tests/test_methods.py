@@ -221,8 +221,8 @@ def test_bench_times_texts_by_a_method(run: Any) -> None:
 
 
 def test_bench_names_the_models_of_a_method() -> None:
-    from minispec.bench import Plan, draft_models, load_pair
     from minispec.bench_models import Model
+    from minispec.bench_plan import Plan, draft_models, load_pair
 
     def models(draft: str) -> list[tuple[str, str]]:
         both = Model("story-target", "f32", "story-target"), Model(draft, "int8", draft)

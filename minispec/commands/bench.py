@@ -103,7 +103,8 @@ def bench(context: click.Context, /, **options: Any) -> None:
     check_options(context, options)
     settings, quiet = settings_from(options), options["quiet"]
     from minispec import bench_report
-    from minispec.bench import Plan, run_bench
+    from minispec.bench import run_bench
+    from minispec.bench_plan import Plan
 
     def say(text: str) -> None:
         if not quiet:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from minispec.commands.shared import check_room, hints, load, note, prepare, prices, text_of
+from minispec.commands.shared import check_room, hints, load, note, prepare, prices, show_rounds, text_of
 from minispec.commands.trace import check_trace_file, keep_beside
 from minispec.draft_option import epilog
 from minispec.option_types import Number
@@ -43,18 +43,8 @@ def generate(
     """Write text after PROMPT, speculatively."""
     settings, quiet = settings_from(options), options["quiet"]
     if batch_file is not None:
-        others = {"PROMPT": prompt, "-p": prompt_option, "-f": prompt_file}
-        given = [name for name, value in others.items() if value is not None]
-        if given:
-            raise click.UsageError(f"prompts are given twice, by --prompts and {given[0]}: give one")
-        without = [name for name in ("verbose", "no_stream") if options[name]] + ["color"] * (options["color"] == "on")
-        without += ["trace"] * (trace_file is not None)
-        if without:
-            raise click.UsageError(
-                f"--{without[0].replace('_', '-')} shows one text as it is written: leave out --prompts"
-            )
-        if settings.schedule != "sequential":
-            raise click.UsageError(f"--schedule {settings.schedule} is for one text at a time: leave out --prompts")
+        given = {"PROMPT": prompt, "-p": prompt_option, "-f": prompt_file, "--trace": trace_file}
+        check_batch([name for name, value in given.items() if value is not None], settings, options)
         write_batch(settings, batch_file, together, options["as_json"], quiet)
         return
     from minispec.decoding import decode
@@ -73,14 +63,24 @@ def generate(
     keep_beside(trace_file, settings, pair, text, trace, quiet)
 
 
+def check_batch(given: list[str], settings: Settings, options: dict[str, Any]) -> None:
+    """Refuse, beside --prompts, another prompt and what is for one text at a time."""
+    prompts = [name for name in given if name != "--trace"]
+    if prompts:
+        raise click.UsageError(f"prompts are given twice, by --prompts and {prompts[0]}: give one")
+    shown = [f"--{name.replace('_', '-')}" for name in ("verbose", "no_stream") if options[name]]
+    shown += ["--color"] * (options["color"] == "on") + ["--trace"] * ("--trace" in given)
+    if shown:
+        raise click.UsageError(f"{shown[0]} shows one text as it is written: leave out --prompts")
+    if settings.schedule != "sequential":
+        raise click.UsageError(f"--schedule {settings.schedule} is for one text at a time: leave out --prompts")
+
+
 def write_text(
     run: Run, steps: Iterator[Step], pair: Pair, settings: Settings, prompt: str, options: dict[str, Any]
 ) -> None:
     """Print a text as the steps of its run bring it, and what there is to say of it at the end."""
-    from minispec.tokenizer import TextStream
-    from minispec.trace import token_kinds
-    from minispec.viz import closing_line, legend, style
-    from minispec.viz_rounds import rounds
+    from minispec.viz import closing_line, legend
 
     if options["as_json"]:
         deque(steps, maxlen=0)
@@ -89,34 +89,41 @@ def write_text(
     color, quiet = use_color(options["color"]), options["quiet"]
     if not quiet and sys.stdout.isatty() and sys.stderr.isatty():
         click.echo(prompt, err=True, nl=False)  # the reader sees the prompt; standard output holds new text only
-    stream = TextStream(pair.tokenizer, settings.stop)
+    stream(run, steps, pair, settings, color, whole=options["no_stream"])
+    if quiet:
+        return
+    if options["verbose"]:
+        show_rounds(run, pair, options["color"])
+    note(closing_line(run, settings.seed if settings.temperature > 0 else None))
+    if color and run.drafted:
+        click.echo(legend(), err=True, color=sys.stderr.isatty())
+
+
+def stream(run: Run, steps: Iterator[Step], pair: Pair, settings: Settings, color: bool, whole: bool) -> None:
+    """Print a text token by token, or when it is whole; a line end follows it, however it ends."""
+    from minispec.tokenizer import TextStream
+    from minispec.trace import token_kinds
+    from minispec.viz import style
+
+    text = TextStream(pair.tokenizer, settings.stop)
     pieces: list[str] = []
 
     def show(piece: str, kind: str) -> None:
         pieces.append(piece)
-        if not options["no_stream"]:
+        if not whole:
             click.echo(style(piece, kind) if color else piece, nl=False, color=color)
 
     try:
         kind = "plain"
         for step in steps:
             for token, kind in token_kinds(step):
-                show(stream.push(token), kind)
-        show(stream.flush(), kind)
-        if options["no_stream"]:
+                show(text.push(token), kind)
+        show(text.flush(), kind)
+        if whole:
             click.echo("".join(pieces), nl=False)
     finally:
         if pieces or run.finish:
             click.echo()
-    if quiet:
-        return
-    if options["verbose"]:
-        color_of_rounds = use_color(options["color"], sys.stderr)
-        for line in rounds(run, pair.tokenizer, color_of_rounds):
-            click.echo(line, err=True, color=color_of_rounds)
-    note(closing_line(run, settings.seed if settings.temperature > 0 else None))
-    if color and run.drafted:
-        click.echo(legend(), err=True, color=sys.stderr.isatty())
 
 
 def write_batch(settings: Settings, file: str, together: int, as_json: bool, quiet: bool) -> None:

@@ -1,7 +1,8 @@
-"""What the commands do alike: say what is going on, load a pair, read a prompt."""
+"""What the commands do alike: say what is going on, load a pair, show its rounds."""
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from minispec.draft_option import is_lossy, takes_draft_weights
+from minispec.options import use_color
 from minispec.settings import AUTO
 
 if TYPE_CHECKING:
@@ -101,6 +103,15 @@ def hints(settings: Settings, prompt: str) -> Iterator[str]:
         yield f"note: {settings.target} in {settings.weights} is a model of its own: its text may differ from f32's"
     if prompt != prompt.rstrip(" "):
         yield "note: the prompt ends in a space, but words begin with theirs: the text is better without it"
+
+
+def show_rounds(run: Run, pair: Pair, color: str) -> None:
+    """Every round of a run, on standard error; color is what --color says."""
+    from minispec.viz_rounds import rounds
+
+    colored = use_color(color, sys.stderr)
+    for line in rounds(run, pair.tokenizer, colored):
+        click.echo(line, err=True, color=colored)
 
 
 def output_format(options: dict[str, Any]) -> str:

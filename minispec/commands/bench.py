@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from minispec.user_path import user_path
 
 if TYPE_CHECKING:
     from minispec.bench_models import Model
+    from minispec.bench_plan import Plan
     from minispec.settings import Settings
 
 EVERY = "every"  # of --drafters
@@ -117,40 +118,51 @@ def bench(context: click.Context, /, **options: Any) -> None:
         options["gguf"], options["gguf_draft"], options["accepts"] or (), options["batches"] or (),
         drafts_of(options["drafters"], models[0].name),
     )  # fmt: skip
-    if settings.tree and (len(models) < 2 or "end-to-end" not in parts):
-        raise click.UsageError("--tree is for texts of a pair: leave out -d none, and --only or add --only end-to-end")
-    if plan.batches and len(models) < 2:
-        raise click.UsageError("--batch compares with speculation: leave out -d none")
-    alone = [part for part in options["parts"] if part in ("costs", "short", "batch")] if len(models) < 2 else []
-    if alone:
-        raise click.UsageError(f"--only {alone[0]} is about guesses: leave out -d none")
+    check_plan(plan, options["parts"])
     report = run_bench(plan, say, quiet)
     if options["plot_file"] is not None:
         from minispec.bench_plot import write_predictions
 
         write_predictions(options["plot_file"], report.tables["prediction"])
-    asked = {"target": models[0].label, "weights": models[0].weights, "draft": None, "draft_weights": None}
-    if len(models) > 1:
-        weights = models[1].weights if takes_draft_weights(models[1].name) else None
-        asked |= {"draft": models[1].label, "draft_weights": weights}
-    asked_texts = {"prompts": list(plan.prompts), "max_new_tokens": settings.max_new_tokens}
-    asked_texts |= {"tree": list(settings.tree)} if settings.tree else {}
     render = {"md": bench_report.as_markdown, "csv": bench_report.as_csv, "json": bench_report.as_json}[output]
-    click.echo(render(report, asked | asked_texts | {"repetitions": plan.repetitions}))
+    click.echo(render(report, what_was_asked(plan)))
     ours = [row for row in report.tables.get("end_to_end", []) if row.program == "minispec"]
     if not all(row.same_text for row in [*ours, *report.tables.get("batch", [])]):
         note("minispec: THE TEXTS DIFFER: speculative decoding wrote another text; minispec verify looks further")
         raise SystemExit(1)
 
 
-def drafts_of(asked: str | None, target: str) -> list[str]:
+def check_plan(plan: Plan, only: Sequence[str]) -> None:
+    """Refuse what is about guesses where nothing guesses; only: the parts that --only names."""
+    alone = len(plan.models) < 2
+    if plan.settings.tree and (alone or "end-to-end" not in plan.parts):
+        raise click.UsageError("--tree is for texts of a pair: leave out -d none, and --only or add --only end-to-end")
+    if plan.batches and alone:
+        raise click.UsageError("--batch compares with speculation: leave out -d none")
+    about_guesses = [part for part in only if part in ("costs", "short", "batch")]
+    if about_guesses and alone:
+        raise click.UsageError(f"--only {about_guesses[0]} is about guesses: leave out -d none")
+
+
+def what_was_asked(plan: Plan) -> dict[str, Any]:
+    """What was measured, as the report repeats it."""
+    target, *drafts = plan.models
+    told: dict[str, Any] = {"target": target.label, "weights": target.weights, "draft": None, "draft_weights": None}
+    for draft in drafts:
+        told |= {"draft": draft.label, "draft_weights": draft.weights if takes_draft_weights(draft.name) else None}
+    told |= {"prompts": list(plan.prompts), "max_new_tokens": plan.settings.max_new_tokens}
+    told |= {"tree": list(plan.settings.tree)} if plan.settings.tree else {}
+    return told | {"repetitions": plan.repetitions}
+
+
+def drafts_of(names: str | None, target: str) -> list[str]:
     """The drafts that --drafters names, each once. Raises ValueError for one that cannot be."""
     from minispec.bench_drafters import every_draft
     from minispec.draft_option import parts_of
 
-    if asked is None:
+    if names is None:
         return []
-    drafts = every_draft(target) if asked == EVERY else list(dict.fromkeys(BETWEEN.split(asked)))
+    drafts = every_draft(target) if names == EVERY else list(dict.fromkeys(BETWEEN.split(names)))
     for draft in drafts:
         parts_of(draft)
     return drafts

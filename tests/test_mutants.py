@@ -38,6 +38,7 @@ TREE_TEXT = "test_trees.py::test_text_is_that_of_plain_decoding"
 TREE_BITS = "test_tree_pass.py::test_a_tree_has_the_bits_of_its_chains_and_a_kept_path_those_of_a_fresh_pass"
 TREE_RUNS = "test_tree_pass.py::test_a_head_takes_the_runs_of_a_tree_in_their_order"
 BLOCK_LAW = "test_trees.py::test_the_law_of_blocks_is_the_targets_to_the_last_fraction"
+EAGLE_TREES = "test_eagle_tree.py::test_the_law_is_the_targets"
 BITS = "test_exactness.py::test_logits_and_cache_have_the_bits_of_one_pass"
 
 
@@ -453,8 +454,14 @@ MUTANTS = [
     Mutant("queries ask the first layer", "drafters.mtp", "cache.keys[-1]", "cache.keys[0]",
            "test_on_features.py::test_guesses_are_those_of_the_model_written_out"),
     Mutant("a tree reads over another branch", "drafters.eagle_tree",
-           "            self.chain.cache.truncate(len(ids) - 1)", "            pass",
+           "        self.chain.cache.truncate(len(ids) - 1)", "        pass",
            "test_eagle_tree.py::test_a_tree_holds_the_likeliest_of_all_paths"),
+    Mutant("the original law for later siblings of a block's tree", "drafters.eagle_tree", "probs.append(law)",
+           "probs.append(sampling.probs(self.chain.ways.logits(place.out), len(ids) + len(place.rows)))", EAGLE_TREES),
+    Mutant("a drawn guess of small chance is dropped from the tree", "drafters.eagle_tree",
+           "            chance = place.note(token)\n",
+           "            chance = place.note(token)\n            if law[token] < 0.3:\n                continue\n",
+           EAGLE_TREES),
     Mutant("a tree of what was seen first", "drafters.eagle_tree", "(-nodes[i].chance, i)", "i",
            "test_eagle_tree.py::test_a_tree_holds_the_likeliest_of_all_paths"),
     # files and numbers from anywhere

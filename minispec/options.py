@@ -43,8 +43,8 @@ PAIR_OPTIONS = [
                  help="The model whose text is written: story-target, gpt2-medium, a hub id or a folder."),
     click.option("-d", "--draft", "--draft-model", metavar="NAME|METHOD|none",
                  help="What guesses: a smaller model, or a method; none for plain decoding. With +, as in "
-                 "prompt-lookup+story-draft, the first that proposes anything drafts the round. Methods: see minispec "
-                 "generate --help.  [default: story-draft for story-target, distilgpt2 for gpt2, gpt2 for the larger "
+                 "prompt-lookup+story-draft, the first that proposes anything drafts the round. Methods: at the end "
+                 "of this page, or of generate's.  [default: story-draft for story-target, distilgpt2 for gpt2, gpt2 for the larger "
                  "ones]"),
 ]
 FILTER_OPTIONS = [
@@ -101,14 +101,14 @@ RUN_OPTIONS = [
 ]
 OUTPUT_OPTIONS = [
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
-    click.option("-q", "--quiet", is_flag=True, help="Only the result."),
+    click.option("-q", "--quiet", is_flag=True, help="Only the result, whatever -v says."),
 ]
 VIEW_OPTIONS = [
     click.option("--color", type=click.Choice(["auto", "on", "off"]), default="auto", show_default=True,
                  help="Tell guesses, corrections and bonus tokens apart (NO_COLOR is honoured)."),
     click.option("--no-stream", is_flag=True, help="Print the text when it is whole."),
     click.option("-v", "--verbose", is_flag=True,
-                 help="Show every round: guesses kept, guesses refused, the target's own token."),
+                 help="Show every round: guesses kept, refused and not judged, the target's own token."),
 ]
 TRACE_OPTION = click.option(
     "--trace", "trace_file", metavar="FILE",

@@ -81,6 +81,7 @@ class NotedSampler:
 
     def __init__(self, sampling: Sampler) -> None:
         self.sampling = sampling
+        self.temperature = getattr(sampling, "temperature", None)  # for drafters that guess otherwise when greedy
         self.asked: list[tuple[Probs, NDArray[Any], int]] = []
 
     def probs(self, logits: NDArray[Any], position: int) -> Probs:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from minispec.viz import ENDS, counted, number, rate
+from minispec.viz import counted, ending, number, rate
 
 if TYPE_CHECKING:
     from minispec.settings import Settings
@@ -101,7 +101,7 @@ def words(settings: Settings, data: Json) -> Json:
     told = {
         "kinds": KINDS,
         "models": pair if data["drafts"] else f"{settings.target} alone",
-        "end": ENDS[data["finish"]],
+        "end": ending(data["ids"], data["finish"], data["end_of_text"]),
         "idea": "Nothing guesses here: each token takes a pass of the target.",
         "figures": figures(data),
         "time": time_words(data),

@@ -19,7 +19,7 @@ STYLES: dict[str, dict[str, Any]] = {
 }
 ENDS = {
     "length": "cut at -n",
-    "stop": "ended by itself or by --stop",
+    "stop": "stopped before --stop",
     "context": "the context window is full",
     None: "unfinished",
 }
@@ -53,17 +53,23 @@ def counted(n: int, thing: str) -> str:
     return f"{n} {thing}{'' if n == 1 else 'es' if thing.endswith('s') else 's'}"
 
 
-def closing_line(run: Run, sampled_seed: int | None = None) -> str:
+def ending(ids: Sequence[int], finish: str | None, end_of_text: int | None) -> str:
+    """Why a text of these new ids ended, in words: if the model said so, by its own token."""
+    return "ended by itself" if finish == "stop" and [*ids][-1:] == [end_of_text] else ENDS[finish]
+
+
+def closing_line(run: Run, end_of_text: int | None, sampled_seed: int | None = None) -> str:
     """How many passes, tokens a pass, accept rate, tokens a second, the seed of dice, and why the text ended."""
+    end = ending(run.ids, run.finish, end_of_text)
     if not run.ids:
-        return f"no tokens: {ENDS[run.finish]}"
+        return f"no tokens: {end}"
     parts = [f"{counted(len(run.ids), 'token')} in {counted(run.passes, 'pass')}: {number(run.tokens_per_pass)} a pass"]
     if run.drafted:
         parts.append(f"{rate(run.accept_rate)} of {run.drafted} guesses kept")
     parts.append(f"{number(run.tokens_per_second)} tokens/s")
     if sampled_seed is not None:
         parts.append(f"seed {sampled_seed}")
-    parts.append(ENDS[run.finish])
+    parts.append(end)
     return ", ".join(parts)
 
 

@@ -31,9 +31,10 @@ def test_counts_of_a_run() -> None:
     empty = run_all([1], [Step((), 0, (), "length")])
     assert (empty.passes, empty.accept_rate, empty.tokens_per_pass, empty.tokens_per_second) == (0, None, None, None)
     assert empty.finish == "length"
-    assert closing_line(empty) == "no tokens: cut at -n"
-    one = closing_line(Run([1], [Step((), 0, (7,), "stop")], 0.5))
-    assert one == "1 token in 1 pass: 1 a pass, 2 tokens/s, ended by itself or by --stop"
+    assert closing_line(empty, 7) == "no tokens: cut at -n"
+    one = Run([1], [Step((), 0, (7,), "stop")], 0.5)
+    assert closing_line(one, 7) == "1 token in 1 pass: 1 a pass, 2 tokens/s, ended by itself"
+    assert closing_line(one, 8) == "1 token in 1 pass: 1 a pass, 2 tokens/s, stopped before --stop"
 
 
 def test_why_speculation_was_slower() -> None:

@@ -94,7 +94,7 @@ def write_text(
         return
     if options["verbose"]:
         show_rounds(run, pair, options["color"])
-    note(closing_line(run, settings.seed if settings.temperature > 0 else None))
+    note(closing_line(run, pair.tokenizer.end_of_text, settings.seed if settings.temperature > 0 else None))
     if color and run.drafted:
         click.echo(legend(), err=True, color=sys.stderr.isatty())
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 PATIENCE = 1.0  # seconds: what takes longer is announced
+PREPARING = "preparing the kernels (a first start compiles them, about 15 s; later ones read a cache) ..."
 
 
 def note(text: str) -> None:
@@ -48,7 +49,7 @@ def load(settings: Settings, quiet: bool) -> Pair:
 
     with announced(f"loading {settings.target} ...", quiet):
         pair = open_pair(settings)
-    with announced("preparing the kernels (the first start of an installation compiles them, about 15 s) ...", quiet):
+    with announced(PREPARING, quiet):
         pair.warm_up()
     return pair
 

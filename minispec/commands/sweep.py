@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from minispec.commands.shared import announced, note, output_format
+from minispec.commands.shared import PREPARING, announced, note, output_format
 from minispec.cores import count_cores
 from minispec.option_types import Number, Numbers
 from minispec.options import (
@@ -132,7 +132,7 @@ def warm_up(settings: Settings, quiet: bool) -> None:
     from minispec.backends import operations
     from minispec.model import STORED
 
-    with announced("preparing the kernels (the first start of an installation compiles them, about 15 s) ...", quiet):
+    with announced(PREPARING, quiet):
         for stored in {settings.weights, settings.draft_weights}:
             operations(settings.backend).warm_up(np.dtype(STORED[stored]))
 

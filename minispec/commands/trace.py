@@ -62,7 +62,7 @@ def trace(
     elif output is not None:
         keep(output, data, quiet)
     if not quiet and not options["as_json"]:
-        note(closing_line(main.run, settings.seed if settings.temperature > 0 else None))
+        note(closing_line(main.run, pair.tokenizer.end_of_text, settings.seed if settings.temperature > 0 else None))
 
 
 # --- what generate and compare use, too --------------------------------------------------------------

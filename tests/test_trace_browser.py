@@ -227,21 +227,29 @@ def test_kinds_differ_in_shape_and_not_in_colour_alone(opened: Any) -> None:
     assert "line-through" in dict(shapes)["refused"]
 
 
+@pytest.mark.parametrize("name", ["sampled", "hostile"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_from_its_ground(opened: Any, scheme: str) -> None:
-    one = opened(html_of("sampled"), 1600, scheme)
+def test_text_stands_out_from_its_ground(opened: Any, scheme: str, name: str) -> None:
+    one = opened(html_of(name), 1600, scheme)
     one.tab.check("#show-lost")
     pairs = one.all(
-        ".t, .said, .prompt, dt, dd, h2, .bars th, .bars td, button, .seam, summary, #figures li",
+        ".t, .sign, .said, .prompt, dt, dd, h2, .bars th, .bars td, button, .seam, summary, #figures li",
         """e => {
-        let ground = e;
+        let opacity = 1, ground = e;
         const clear = (e) => /, 0\\)$|transparent/.test(getComputedStyle(e).backgroundColor);
+        for (let above = e; above; above = above.parentElement) {
+            opacity *= getComputedStyle(above).opacity;
+            if (getComputedStyle(above).backgroundImage !== "none") opacity = 0; // a ground without one colour
+        }
         while (ground && clear(ground)) ground = ground.parentElement;
-        return [getComputedStyle(e).color, getComputedStyle(ground ?? document.body).backgroundColor, e.className];
+        ground = getComputedStyle(ground ?? document.body).backgroundColor;
+        return [getComputedStyle(e).color, ground, opacity, e.className];
     }""",
     )
     assert len(pairs) > 100
-    for color, ground, kind in pairs:
+    assert {"seam", "t lost"} < {kind for *_, kind in pairs}
+    for color, ground, opacity, kind in pairs:
+        assert opacity == 1, (kind, opacity)
         bright = sorted(brightness(color) for color in (color, ground))
         assert (bright[1] + 0.05) / (bright[0] + 0.05) >= 4.5, (kind, color, ground)
     dark = brightness(one.tab.evaluate("getComputedStyle(document.body).backgroundColor"))

@@ -263,6 +263,20 @@ def brightness(color: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
+def test_hidden_characters_of_names_and_captions_are_shown(opened: Any) -> None:
+    data = json.loads(json.dumps(of("greedy")))
+    hidden = {"\u202e": "\\u202e", "\u034f": "\\u034f", "\u3164": "\\u3164", "\U000e0041": "\\ue0041"}
+    data["words"]["models"] = data["prompt"] = text = "a" + "b".join(hidden) + "c"
+    data["tokens"] = dict.fromkeys(data["tokens"], text)
+    one = opened(page(data), 1600)
+    shown = one.tab.inner_text("body") + "".join(one.all("[aria-label]", "e => e.getAttribute('aria-label')"))
+    told = "a" + "b".join(hidden.values()) + "c"
+    assert one.tab.inner_text("#models").startswith(told)
+    assert f"greedy takes “{told}”" in shown
+    assert f"“{told}”, round 1" in shown
+    assert not set(shown) & set(hidden)
+
+
 # --- clicks ------------------------------------------------------------------------------------------
 
 

@@ -18,12 +18,13 @@ const percent = (x) => `${Math.round(100 * x)}\u00a0%`;
 const seconds = (x) => (x < 1 ? `${+(1000 * x).toPrecision(3)} ms` : `${+x.toPrecision(3)} s`);
 const bar = (share, ...more) => make("svg", { "aria-hidden": "true" }, make("rect", { width: `${Math.max(100 * share, 0.4)}%`, height: "100%", rx: 2 }), more);
 
-// Characters that are not seen, or that move others, get a sign: line ends, controls, marks of direction.
-const HIDDEN = /[\0-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb]/;
+// Characters that are not seen, or that move others, get a sign: line ends, controls, marks of direction, fillers.
+const HIDDEN = /[\p{Cc}\p{Default_Ignorable_Code_Point}\u2028\u2029\u2800\ufff9-\ufffb]/u;
 function sign(character) {
-  const code = character.charCodeAt(0), known = { 9: "⇥", 10: "↵", 13: "␍", 127: "␡" }[code];
+  const code = character.codePointAt(0), known = { 9: "⇥", 10: "↵", 13: "␍", 127: "␡" }[code];
   return known ?? (code < 32 ? String.fromCharCode(0x2400 + code) : `\\u${code.toString(16).padStart(4, "0")}`);
 }
+const signed = (text) => [...text].map((one) => (HIDDEN.test(one) ? sign(one) : one)).join("");
 const pieces = (text) => text.split(/([^])/u).map((one) => (HIDDEN.test(one) ? make("span", { class: "sign" }, sign(one)) : one));
 function shown(id, joined = "") { // half a character as its bytes, then what it completes
   const text = run.tokens[id];
@@ -36,7 +37,7 @@ function alone(id) { // where no text is around it
 function said(id) {
   const text = run.tokens[id];
   if (typeof text !== "string") return `the bytes ${text.bytes}`;
-  return text.trim() ? `“${text}”` : text === "\n" ? "a line end" : "white space";
+  return text.trim() ? `“${signed(text)}”` : text === "\n" ? "a line end" : "white space";
 }
 
 // --- the text -------------------------------------------------------------------------------------
@@ -242,7 +243,7 @@ function facts(title, about) {
 }
 
 for (const name of ["idea", "time", "kept", "plain"]) at(`${name}-said`).textContent = words[name];
-at("models").textContent = `${words.models}; ${words.end}`;
+at("models").append(...pieces(`${words.models}; ${words.end}`));
 at("figures").append(...words.figures.map(([figure, meaning]) => make("li", {}, make("b", {}, figure), meaning)));
 writeText("main", at("text"));
 if (run.plain) writeText("plain", at("plain-text"));

@@ -478,6 +478,17 @@ def test_a_click_on_a_lane_shows_that_round(opened: Any) -> None:
     assert "Plain pass 5" in one.panel()
 
 
+def test_a_pass_of_plain_decoding_opens_its_text(opened: Any) -> None:
+    one = opened(html_of("greedy"))
+    assert not one.tab.evaluate("document.querySelector('details').open")
+    one.tab.locator(".lane-plain rect").nth(4).click()
+    one.press("j")
+    assert "Plain pass 6" in one.panel()
+    assert one.focused().endswith("on")
+    one.press("ArrowRight")
+    assert "Plain pass 7" in one.panel()
+
+
 def test_rates_by_place_and_running_stand_beside_theory(opened: Any) -> None:
     one, data = opened(html_of("sampled")), of("sampled")
     rows = one.all("#places tr", "e => e.textContent")

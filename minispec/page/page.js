@@ -128,6 +128,7 @@ function choose({ lane, round: r, guess }, { focus = false, stay = false } = {})
   const itself = ofRound.find((one) => one.guess === guess && inSight(one)), { element } = itself ?? ofRound[0];
   const fromPanel = inPanel();
   chosen = { lane, round: r, guess, element };
+  if (lane === "plain") at("plain-text").parentNode.open = true; // what is not seen cannot be stepped through
   if (itself) element.classList.add("on");
   element.tabIndex = 0;
   element.parentNode.classList.add("now");

@@ -368,6 +368,22 @@ def depth_first(guesses: list[dict[str, Any]], parent: int = -1) -> list[int]:
     return [i for branch in below for i in branch]
 
 
+def test_a_deep_tree_moves_nothing_but_itself(opened: Any) -> None:
+    data = json.loads(json.dumps(of("tree")))
+    step = data["rounds"][1]
+    guess = next(guess for guess in step["guesses"] if guess["fate"] == "lost") | {"token": step["committed"][0]}
+    step["guesses"] += [guess | {"parent": len(step["guesses"]) + i - 1, "depth": 4 + i} for i in range(50)]
+    one = opened(page(data), 360)
+    one.tab.locator("#text .round").nth(1).locator(".t").first.click()
+    assert len(one.all("#panel .tree li")) == len(step["guesses"])
+    assert one.tab.evaluate("(panel => panel.scrollWidth - panel.clientWidth)(document.querySelector('#panel'))") == 0
+    assert one.tab.locator("#panel .verdict").bounding_box()["y"] < 850  # however many guesses there are
+    assert one.tab.evaluate("document.querySelector('#panel').scrollTop") == 0
+    one.tab.locator("#panel .tree .chip").last.focus()
+    left, width = (one.tab.locator("#panel .tree .chip").last.bounding_box()[part] for part in ("x", "width"))
+    assert 0 <= left < left + width <= 360
+
+
 def test_a_guess_of_the_panel_keeps_the_focus(opened: Any) -> None:
     one = opened(html_of("sampled"), 1600)
     one.tab.locator("#text .round").nth(1).locator(".t").first.click()

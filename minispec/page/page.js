@@ -150,7 +150,9 @@ function choose({ lane, round: r, guess }, { focus = false, stay = false } = {})
   at("say").textContent = `${title}, ${said(thing.token)}: ${kind}. ${thing.why}`;
   if (focus) element.focus({ preventScroll: true });
   else if (fromPanel) at("panel").querySelector("[aria-current]")?.focus();
-  if (!stay) element.scrollIntoView({ block: "nearest" }); // which may be below the panel
+  if (stay) return;
+  at("panel").querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" }); // among many guesses
+  element.scrollIntoView({ block: "nearest" }); // which may be below the panel
 }
 
 const inSight = (one) => one.element.getClientRects().length > 0;

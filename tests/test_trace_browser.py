@@ -522,6 +522,16 @@ def test_rates_by_place_and_running_stand_beside_theory(opened: Any) -> None:
     assert kept == pytest.approx([100, 100 - 100 * n_kept / judged])
     assert expected == pytest.approx([100, 100 - 100 * total / judged])
     assert opened(html_of("block")).all("#places line, polyline.expected") == []
+    assert one.tab.is_visible("#running")
+    assert "kept theory" in one.tab.inner_text("#running figcaption")
+
+
+def test_one_round_makes_no_line(opened: Any) -> None:
+    data = json.loads(json.dumps(of("sampled")))
+    del data["running"][1:]
+    one = opened(page(data))
+    assert one.tab.is_visible("#places")
+    assert not one.tab.is_visible("#running")
 
 
 def test_who_listens_gets_text(opened: Any) -> None:

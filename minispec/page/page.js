@@ -226,10 +226,11 @@ function drawKept() {
     const told = `${percent(kept / judged)} of ${judged}${theory ? ` (${percent(expected)})` : ""}`;
     return make("tr", {}, make("th", { scope: "row" }, `guess ${place}`), make("td", {}, bar(kept / judged, mark)), make("td", {}, told));
   });
-  const key = () => [make("span", { class: "key-kept" }, "kept"), theory ? make("span", { class: "key-expected" }, "theory") : null];
+  const key = () => [make("span", { class: "key-kept" }, "kept"), " ", theory ? make("span", { class: "key-expected" }, "theory") : null];
   at("places").append(make("table", { class: "bars" }, make("caption", {}, "by place in the draft: ", key()), make("tbody", {}, rows)));
 
   const points = running.map(([judged, kept, expected], r) => ({ x: (100 * r) / Math.max(running.length - 1, 1), r, kept: kept / judged, expected: expected / judged })).filter((one) => one.kept >= 0);
+  at("running").hidden = points.length < 2; // one point is no line
   const line = (name) => make("polyline", { class: name, points: points.map((one) => `${one.x},${100 - 100 * one[name]}`).join(" ") });
   const some = points.filter((_, i) => (points.length - 1 - i) % Math.ceil(points.length / 6) === 0);
   const label = `share of judged guesses kept so far: ${some.map((one) => `after round ${one.r + 1} ${percent(one.kept)}`).join(", ")}`;

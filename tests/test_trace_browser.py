@@ -214,6 +214,18 @@ def test_what_gets_in_would_not_be_run(browser: Any, tmp_path: Path) -> None:
     context.close()
 
 
+@pytest.mark.parametrize("way", ["no script", "a policy"])
+def test_where_the_script_does_not_run_the_page_says_so(browser: Any, opened: Any, way: str) -> None:
+    context = browser.new_context(java_script_enabled=way != "no script")
+    tab, headers = context.new_page(), {"Content-Security-Policy": "script-src 'none'"}
+    tab.route("**", lambda route: route.fulfill(body=html_of("one"), content_type="text/html", headers=headers))
+    tab.goto("http://run.invalid/")
+    assert tab.is_visible("#unwritten")
+    assert "has not run here: allow it" in tab.inner_text("header")
+    context.close()
+    assert not opened(html_of("one")).tab.is_visible("#unwritten")
+
+
 def test_kinds_differ_in_shape_and_not_in_colour_alone(opened: Any) -> None:
     one = opened(html_of("sampled"))
     shapes = one.all(

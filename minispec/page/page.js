@@ -272,3 +272,4 @@ if (first) {
   if (matchMedia("(min-width: 60rem)").matches) choose(first, { stay: true });
   else first.element.tabIndex = 0;
 }
+at("unwritten").hidden = true; // all is drawn

@@ -577,5 +577,7 @@ def test_another_text_is_marked_where_it_differs(opened: Any) -> None:
     one = opened(page(data))
     assert one.all("#plain-text .t", "e => e.classList.contains('different')").index(True) == 3
     assert len(one.all(".different")) == 1
+    assert one.all(".different", "e => getComputedStyle(e).textDecorationStyle") == ["wavy"]  # not by colour alone
+    assert [label.endswith(", different") for label in one.all("#plain-text .t", "e => e.ariaLabel")].index(True) == 3
     assert one.tab.is_visible("#plain-text")
     assert opened(html_of("greedy")).all(".different") == []

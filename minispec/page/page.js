@@ -63,7 +63,10 @@ function writeText(lane, box) {
     for (const [guess, kind] of round.shown) {
       const id = idOf(round, guess), written = kind !== "refused" && kind !== "lost";
       const one = token(lane, r, guess, id, kind, shown(id, written ? joined[place] : ""));
-      if (run.identical === false && lane === "plain" && id !== run.ids[place]) one.classList.add("different");
+      if (run.identical === false && lane === "plain" && id !== run.ids[place]) {
+        one.classList.add("different");
+        one.setAttribute("aria-label", `${one.getAttribute("aria-label")}, different`);
+      }
       place += written;
       listed[lane].push(one.place);
       element.append(one, written ? ends(run.tokens[id]) : "");

@@ -467,6 +467,17 @@ def test_a_long_run_is_gone_through(opened: Any) -> None:
     assert len(one.all("#text .round")) == data["passes"] > 300
 
 
+def test_the_chosen_token_is_seen_in_forced_colours_and_paper_is_filled(browser: Any, opened: Any) -> None:
+    one = opened(html_of("sampled"), 1600)
+    one.tab.emulate_media(forced_colors="active")
+    marks = one.all(".text .on, .chip[aria-current]", "e => getComputedStyle(e).outlineWidth")
+    assert marks == ["3px", "3px"]
+    one.tab.emulate_media(media="print", forced_colors="none")
+    assert not one.tab.is_visible("#panel")
+    wide, story = (one.tab.locator(part).bounding_box()["width"] for part in ("main", "#story"))
+    assert story == pytest.approx(wide)
+
+
 # --- pictures, for eyes and for ears -----------------------------------------------------------------
 
 

@@ -178,6 +178,11 @@ def test_settings_seed_versions_and_machine_are_told(opened: Any) -> None:
     assert told["cpu"] == data["machine"]["cpu"]
     assert told["minispec"] == data["versions"]["minispec"]
     assert told["text"] == PROMPT
+    changed = json.loads(json.dumps(data))
+    changed["settings"] |= {"stop": [" a,b", "c"], "tree": [3, 2]}
+    other = opened(page(changed))
+    told = dict(zip(other.all("#facts dt"), other.all("#facts dd"), strict=True))
+    assert (told["stop"], told["tree"]) == ("“ a,b”, “c”", "3, 2")
 
 
 def test_hostile_text_is_shown_and_not_run(opened: Any) -> None:

@@ -244,9 +244,10 @@ function drawKept() {
 
 // --- all of it ------------------------------------------------------------------------------------
 
+const quoted = (one) => (typeof one === "string" ? `“${one}”` : one);
 function facts(title, about) {
   const told = Object.entries(about).filter(([, value]) => value !== null && value !== "" && value.length !== 0);
-  return make("div", {}, make("h3", {}, title), make("dl", {}, told.map(([name, value]) => [make("dt", {}, name.replaceAll("_", " ")), make("dd", {}, pieces(String(value)))])));
+  return make("div", {}, make("h3", {}, title), make("dl", {}, told.map(([name, value]) => [make("dt", {}, name.replaceAll("_", " ")), make("dd", {}, pieces(Array.isArray(value) ? value.map(quoted).join(", ") : String(value)))])));
 }
 
 for (const name of ["idea", "time", "kept", "plain"]) at(`${name}-said`).textContent = words[name];

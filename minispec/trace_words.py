@@ -66,7 +66,10 @@ def why_guess(guess: Guess, ended: bool, block: bool) -> str:
         if block:
             return f"{figures} Judged as part of a block: {'a longer beginning was kept' if kept else 'refused'}."
         return f"{figures} Judged by a rule of this method's own, which throws no coin and is lossy: {guess.fate}."
-    thrown = f"{chance(guess.chance)}; the coin fell at {chance(guess.coin)}"
+    told = [chance(guess.chance), chance(guess.coin)]
+    if told[0] == told[1]:  # then with all digits: which is less is to be seen
+        told = [repr(guess.chance), repr(guess.coin)]
+    thrown = f"{told[0]}; the coin fell at {told[1]}"
     if block:
         verdict = "kept" if kept else "refused, so a shorter beginning was tried"
         return f"{figures} As a block, guesses 1 to {guess.depth} are kept with chance {thrown}: {verdict}."

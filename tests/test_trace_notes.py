@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ from minispec.speculative import judge, judge_block, residual, speculate
 from minispec.trace import run_all
 from minispec.trace_data import acceptance, round_data
 from minispec.trace_notes import Notes
-from minispec.trace_reasons import Round, top_of
-from minispec.trace_words import in_text
+from minispec.trace_reasons import Guess, Law, Round, top_of
+from minispec.trace_words import in_text, why_guess
 from minispec.typical import judge_typical
 
 PROMPT = [1, 2, 3]
@@ -186,6 +187,12 @@ def test_where_a_text_ends_among_guesses_those_after_are_lost() -> None:
     (block,) = noted(helpful, SAMPLED, judge_block, stop=lambda new: len(new) == 2, n_draft=5)
     assert block.own is None
     assert block.step.n_accepted == 2
+
+
+def test_a_coin_that_fell_close_by_is_told_apart() -> None:
+    guess = Guess(1, -1, 1, "refused", 0.5, Law(()), 0.266, Law(()), Law(()), 0.9, chance=0.5321, coin=0.53214)
+    assert "= 0.5321; the coin fell at 0.53214, not below it: refused." in why_guess(guess, False, False)
+    assert "= 0.532; the coin fell at 0.700, not" in why_guess(replace(guess, coin=0.7), False, False)
 
 
 def test_plain_decoding_is_noted() -> None:

@@ -294,6 +294,12 @@ def test_hidden_characters_of_names_and_captions_are_shown(opened: Any) -> None:
     assert not set(shown) & set(hidden)
 
 
+def test_a_long_name_is_broken(opened: Any) -> None:
+    data = json.loads(json.dumps(of("one")))
+    data["words"]["models"] = "n" * 200
+    assert opened(page(data), 360).tab.evaluate("document.documentElement.scrollWidth") <= 360
+
+
 # --- clicks ------------------------------------------------------------------------------------------
 
 

@@ -21,23 +21,29 @@ from minispec.whole_file import write_whole
 
 MARK = b'<meta name="generator" content="minispec trace'  # by which a page of ours is known
 WITHIN = 1000  # bytes from the beginning
+SCRIPTS = ("elements.js", "text.js", "reasons.js", "pictures.js", "page.js")  # each may use those before it
 DEFAULT_NAME = "trace.html"
 
 
 def page(data: dict[str, Any]) -> str:
     """The HTML of a run, ASCII but for what the page's own parts say."""
-    style, script = part("page.css"), part("page.js")
+    style, code = part("page.css"), script()
     policy = (
-        f"default-src 'none'; style-src {hashed(style)}; script-src {hashed(script)}; img-src data:; "
+        f"default-src 'none'; style-src {hashed(style)}; script-src {hashed(code)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    filled = {"VERSION": __version__, "POLICY": policy, "STYLE": style, "SCRIPT": script, "DATA": as_script(data)}
+    filled = {"VERSION": __version__, "POLICY": policy, "STYLE": style, "SCRIPT": code, "DATA": as_script(data)}
     return re.sub("@([A-Z]+)@", lambda match: filled[match[1]], part("page.html"))  # at once: parts are not searched
 
 
 def part(name: str) -> str:
     """A file of the page."""
     return files("minispec").joinpath("page", name).read_text(encoding="utf-8")
+
+
+def script() -> str:
+    """The page's scripts, as one."""
+    return "\n".join(map(part, SCRIPTS))
 
 
 def hashed(text: str) -> str:

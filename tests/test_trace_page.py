@@ -26,7 +26,7 @@ from minispec.protocols import Step
 from minispec.session import open_pair
 from minispec.settings import Settings
 from minispec.trace_data import joined, token_text, trace_data
-from minispec.trace_page import as_script, data_of, hashed, page, part
+from minispec.trace_page import SCRIPTS, as_script, data_of, hashed, page, part, script
 from minispec.trace_run import Trace, trace_plain
 
 FREE = ["story-draft", "prompt-lookup", "suffix", "ngram", "self-int8", "early-exit:2", "suffix+story-draft"]
@@ -122,17 +122,17 @@ def test_the_policy_lets_nothing_in_but_the_pages_own_style_and_script() -> None
 
 
 def test_the_script_reads_no_data_as_html_and_asks_nobody() -> None:
-    script, style = part("page.js"), part("page.css")
+    code, style = script(), part("page.css")
     for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function(", "fetch(",
                  "XMLHttpRequest", "import(", "WebSocket", "sendBeacon"):  # fmt: skip
-        assert word not in script
-    assert set(re.findall(r"https?://[^\"'` ]+", script + style + part("page.html"))) <= {"http://www.w3.org/2000/svg"}
+        assert word not in code
+    assert set(re.findall(r"https?://[^\"'` ]+", code + style + part("page.html"))) <= {"http://www.w3.org/2000/svg"}
     assert "url(" not in style
     assert "@import" not in style
 
 
 def test_a_page_is_small() -> None:
-    parts = sum(len(part(name).encode()) for name in ("page.html", "page.css", "page.js"))
+    parts = len((part("page.html") + part("page.css") + script()).encode())
     assert parts < 32_000
     data = traced(max_new_tokens=100, temperature=1.0)
     assert len(page(data).encode()) < parts + 10_000 + 3_000 * (len(data["ids"]) + data["drafted"])
@@ -282,6 +282,6 @@ def test_half_a_character_is_its_bytes_and_the_whole_stands_where_it_is_whole() 
 
 
 def test_parts_of_a_page_are_files_of_the_package() -> None:
-    for name in ("page.html", "page.css", "page.js"):
+    for name in ("page.html", "page.css", *SCRIPTS):
         assert Path(part.__globals__["__file__"]).with_name("page").joinpath(name).is_file()
         assert part(name).strip()

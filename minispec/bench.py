@@ -35,6 +35,7 @@ from minispec.bench_transformers import transformers_program
 from minispec.draft_option import is_model
 from minispec.drafters.models import models_of
 from minispec.hub import find_model
+from minispec.trees import depth_of
 from minispec.weights import load_model
 
 
@@ -98,9 +99,10 @@ def time_models(work: Work) -> None:
 
 
 def price(work: Work) -> None:
-    """Rounds of each draft length."""
+    """Rounds of each draft length, of chains."""
     work.say("pricing guesses and checks ...")
-    work.tables["costs"] = price_rounds(load_pair(work.plan))
+    plan = replace(work.plan, settings=replace(work.plan.settings, tree=()))
+    work.tables["costs"] = price_rounds(load_pair(plan))
 
 
 def weigh(work: Work) -> None:
@@ -126,8 +128,8 @@ def write_all(work: Work) -> None:
     pair, named = load_pair(plan), [model.name for model in plan.models[:1]]
     named += [model.name for model in plan.models[1:] if is_model(model.name)]
     with ExitStack() as stack:
-        depths = range(1, len(settings.tree) + 1) or plan.lengths  # of a tree, all
-        programs = [minispec_program(pair.target, pair.drafter, prompts, n, depths)]
+        lengths = range(1, depth_of(settings.tree) + 1) or plan.lengths  # of a tree, all depths
+        programs = [minispec_program(pair.target, pair.drafter, prompts, n, lengths)]
         if "transformers" in plan.against:
             target, *draft = (str(find_model(name, settings.offline)) for name in named)
             other = transformers_program(target, draft[0] if draft else None, prompts, n, plan.lengths, work.threads)

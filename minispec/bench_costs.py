@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minispec.costs import file_of, keep_costs, measure_costs
+from minispec.costs import measured_costs
 from minispec.draft_length import MOST
 from minispec.session import Pair
 from minispec.theory import break_even_accept, round_cost
@@ -27,8 +27,7 @@ class Price:
 
 def price_rounds(pair: Pair) -> list[Price]:
     """Measure, keep, and tell the price of every draft length."""
-    costs = measure_costs(pair.target, pair.drafter)
-    keep_costs(file_of(pair), costs)
+    costs = measured_costs(pair)
     return [
         Price(
             k, costs.first + k * costs.guess, costs.curve(k + 1), round_cost(0.0, k, costs), break_even_accept(k, costs)

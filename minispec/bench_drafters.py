@@ -22,6 +22,8 @@ from minispec.session import Pair, open_pair
 from minispec.settings import AUTO, Settings, default_draft
 from minispec.sweep_counts import Counts, Seconds, accept_by_place, count_run, measured_speedup, ratio, time_run
 from minispec.trace import run_all
+from minispec.tree_auto import with_best_tree
+from minispec.trees import depth_of
 
 OF_EACH_KIND = 3  # prompts, of six kinds
 ARGUMENTS = {"early-exit": "2"}  # of methods that cannot do without
@@ -34,7 +36,8 @@ class DrafterRow:
     """A way to draft. tokens_per_pass, accept_by_position (the chance that a guess at each place is kept, given that
     all before it were; None for trees) and both speed-ups over plain decoding are of greedy texts, the latter with
     num_draft_tokens guesses and with the length that chooses itself; sampled_tokens_per_pass is at temperature 1.
-    guess_cost: of one more guess, in plain passes. bytes: of what it holds beside the target."""
+    A tree that is chosen is the best for greedy texts. guess_cost: of one more guess, in plain passes. bytes: of what
+    it holds beside the target."""
 
     draft: str
     num_draft_tokens: int
@@ -76,45 +79,52 @@ def time_drafters(
                 notes.append(f"{draft} is left out: {error}")
                 break
             say(f"writing with {name_of(one)} ...")
-            rows.append(drafter_row(one, pair, prompts, n_draft))
+            pair.warm_up()
+            chosen, pair, choice = with_best_tree(one, pair)
+            if choice is not None:
+                notes.append(f"{draft}, {choice.line()}")
+            length = depth_of(one.tree) or n_draft if choice is None else choice.depth
+            rows.append(replace(drafter_row(chosen, pair, prompts, length), draft=name_of(one)))
     if not rows:
         raise ValueError(f"none of these drafters can be had; {notes[0]}")
     return rows, notes
 
 
 def ways(settings: Settings) -> list[Settings]:
-    """A draft as it is asked for, a model also in 8 bits, and as a tree what can branch."""
+    """A draft as it is asked for, a model also in 8 bits, and as a tree what can branch; where it keeps the law, as the
+    best one, too.
+    """
     assert settings.draft is not None
     found = [settings]
     if is_model(settings.draft) and settings.draft_weights == "f32":
         found.append(replace(settings, draft_weights="int8"))
     if parts_of(settings.draft)[0].branches and "+" not in settings.draft:
         found.append(replace(settings, tree=WIDTHS))
+        if not is_lossy(settings.draft):
+            found.append(replace(settings, tree=AUTO))
     return found
 
 
 def name_of(settings: Settings) -> str:
     """What a way is called in the table."""
     kept = ", int8" * (is_model(settings.draft) and settings.draft_weights == "int8")
-    tree = f", tree {','.join(map(str, settings.tree))}" if settings.tree else ""
-    return f"{settings.draft}{kept}{tree}"
+    tree = settings.tree if isinstance(settings.tree, str) else ",".join(map(str, settings.tree))
+    return f"{settings.draft}{kept}{f', tree {tree}' * bool(tree)}"
 
 
 def drafter_row(settings: Settings, pair: Pair, prompts: Sequence[str], n_draft: int) -> DrafterRow:
     """Texts with guesses of a fixed number, with those of a number that chooses itself, and sampled ones."""
-    pair.warm_up()
-    tree = settings.tree
-    fixed = replace(settings, num_draft_tokens=len(tree) or n_draft)
+    fixed = replace(settings, num_draft_tokens=n_draft)
     greedy, seconds = write(fixed, pair, prompts)
     _, auto_seconds = write(replace(settings, num_draft_tokens=AUTO), pair, prompts)
     sampled, _ = write(replace(fixed, temperature=1.0), pair, prompts)
     assert settings.draft is not None
     return DrafterRow(
         draft=name_of(settings),
-        num_draft_tokens=fixed.num_draft_tokens,  # type: ignore[arg-type]
+        num_draft_tokens=n_draft,
         tokens_per_pass=ratio(greedy.tokens, greedy.passes),
         sampled_tokens_per_pass=ratio(sampled.tokens, sampled.passes),
-        accept_by_position=None if tree else accept_by_place(greedy),
+        accept_by_position=None if settings.tree else accept_by_place(greedy),
         guess_cost=guess_cost(greedy, seconds),
         bytes=sum(array.nbytes for array in arrays_of(pair.drafter, shared=list(arrays_of(pair.target)))),
         training=training_of(settings.draft),

@@ -54,11 +54,16 @@ def short_length(plan: Plan) -> int:
 
 def load_pair(plan: Plan) -> Pair:
     """The target, and the drafter if there is one."""
+    return open_pair(pair_settings(plan))
+
+
+def pair_settings(plan: Plan) -> Settings:
+    """The settings of the target, and of the drafter if there is one."""
     target, *draft = plan.models
     settings = replace(plan.settings, target=target.name, weights=target.weights, draft="none")
     if draft:
         settings = replace(settings, draft=draft[0].name, draft_weights=draft[0].weights)
-    return open_pair(settings)
+    return settings
 
 
 def draft_models(plan: Plan) -> list[Model]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from hashlib import sha256
 from itertools import pairwise
@@ -19,7 +19,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from minispec import __version__
-from minispec.drafters.models import describe, models_of
+from minispec.drafters.models import describe, models_of, with_tree
 from minispec.user_cache import cache_folder
 from minispec.whole_file import write_whole
 
@@ -43,7 +43,8 @@ class Costs:
 
     guess: a further guess of the drafter; first: what the first of a round costs beyond that, which is nearly all where
     one pass makes several. check: a pass over so many rows, check[rows]; check[0] is 0, check[1] is 1.
-    reread: each token beyond one that the drafter has yet to read before it guesses.
+    reread: each token beyond one that the drafter has yet to read before it guesses. beside: a tree's further guess
+    of a level.
     """
 
     guess: float
@@ -51,10 +52,12 @@ class Costs:
     reread: float
     pass_seconds: float
     first: float = 0.0
+    beside: float = 0.0
 
     def __post_init__(self) -> None:
         """Raises ValueError for what cannot be prices."""
-        prices = {"guess": self.guess, "reread": self.reread, "pass_seconds": self.pass_seconds, "first": self.first}
+        prices = {"guess": self.guess, "reread": self.reread, "pass_seconds": self.pass_seconds}
+        prices |= {"first": self.first, "beside": self.beside}
         for name, price in prices.items():
             if not 0 <= price < HIGH or (name == "pass_seconds" and price == 0):
                 raise ValueError(f"{name} is {price}: give a number from 0 to {HIGH:g}")
@@ -76,7 +79,8 @@ class Costs:
         one, most = self.curve(n_text), len(self.check)
         check = (0.0, *(self.curve(n_text * rows) / one for rows in range(1, most)))
         guess = (self.guess + (n_text - 1) * self.reread) / one
-        return Costs(guess, check, n_text * self.reread / one, self.pass_seconds * one, self.first / one)
+        first, beside = self.first / one, n_text * self.beside / one
+        return Costs(guess, check, n_text * self.reread / one, self.pass_seconds * one, first, beside)
 
 
 # --- measuring -----------------------------------------------------------------------------------
@@ -110,6 +114,32 @@ def measure_costs(target: Any, drafter: Drafter | None, turns: int = TURNS, rows
     known = {0: 0.0, 1: 1.0} | {n: median(ratios[1:]) for n, ratios in zip(rows, checks, strict=True)}
     guess, reread, first = (max(median(ratios[1:]), 0.0) if ratios else 0.0 for ratios in guesses)
     return Costs(guess, tuple(between(known)), reread, median(ones), first)
+
+
+def measure_beside(target: Any, chain: Drafter, wide: Drafter, turns: int = TURNS) -> float:
+    """The price of a further guess of a level: of a wide tree over the chain that is as deep, for each guess more."""
+    from minispec.bench_machine import mean_seconds
+    from minispec.sampling import Sampling
+    from minispec.speculative import Dice
+
+    window = min(model.n_ctx for model in (target, *models_of(wide)))
+    ids, cache = some_ids(target)[:window], target.new_cache()
+    context = min(CONTEXT, len(ids) // 2)
+    if not context:
+        return 0.0
+    target.forward(ids[:context], cache, n_logits=0)
+    cache.length = context - 1  # as at a round's beginning
+    ways = [partial(one.start(cache).draft, ids[:context], LENGTH, Sampling(), Dice(0)) for one in (chain, wide)]
+    short, long = (way() for way in ways)
+    further, one_pass = len(long.tokens) - len(short.tokens), passes_of(target)
+    if further < 1:
+        return 0.0
+    works: list[Callable[[], object]] = [lambda: one_pass(1), *ways]
+    prices = []
+    for _ in range(turns):
+        one, chain_seconds, wide_seconds = (mean_seconds(work, at_least=AT_LEAST) for work in works)
+        prices.append((wide_seconds - chain_seconds) / one / further)
+    return max(median(prices), 0.0)
 
 
 def some_ids(model: Any) -> list[int]:
@@ -181,12 +211,31 @@ def between(known: dict[int, float]) -> list[float]:
 
 def costs_of(pair: Pair) -> Costs:
     """The prices of this pair on this machine: those that were kept, or measured now and kept."""
-    file = file_of(pair)
-    kept = read_costs(file)
+    kept = read_costs(file_of(pair))
+    return measured_costs(pair) if kept is None else kept
+
+
+def measured_costs(pair: Pair) -> Costs:
+    """The prices of this pair on this machine, measured now and kept."""
+    costs = measure_costs(pair.target, pair.drafter)
+    keep_costs(file_of(pair), costs)
+    return costs
+
+
+def tree_costs(pair: Pair, anew: bool = False) -> Costs:
+    """The prices of a drafter of wide trees: those of its chains, and of a guess beside another; kept alike.
+
+    A guess beside another is no dearer than one of a further level. anew: measured, whatever is kept.
+    """
+    chain = replace(pair, drafter=with_tree(pair.drafter, ()))
+    costs, file = measured_costs(chain) if anew else chain.costs, file_of(pair)
+    kept = None if anew else read_costs(file)
     if kept is None:
-        kept = measure_costs(pair.target, pair.drafter)
+        assert chain.drafter is not None
+        assert pair.drafter is not None
+        kept = replace(costs, beside=measure_beside(pair.target, chain.drafter, pair.drafter))
         keep_costs(file, kept)
-    return kept
+    return replace(costs, beside=min(kept.beside, costs.guess))
 
 
 def file_of(pair: Pair) -> Path:
@@ -215,8 +264,8 @@ def read_costs(file: Path) -> Costs | None:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         check = tuple(float(value) for value in found["check"])
-        prices = (float(found[name]) for name in ("reread", "pass_seconds", "first"))
-        return Costs(float(found["guess"]), check, *prices)
+        prices = {name: float(found[name]) for name in ("guess", "reread", "pass_seconds", "first")}
+        return Costs(check=check, beside=float(found.get("beside", 0.0)), **prices)
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 

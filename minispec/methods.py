@@ -100,11 +100,21 @@ def _ngram_files(settings: Settings, argument: str | None) -> list[Path]:
 
 
 def small_model(model: GPT2, settings: Settings) -> Drafter:
-    """The drafter of a model: of trees, where --tree is given."""
+    """The drafter of a model: of trees, where --tree is given; for auto, of the wide one that it is chosen by."""
     from minispec.drafters.small_model import SmallModelDrafter
     from minispec.drafters.small_model_tree import SmallModelTreeDrafter
 
-    return SmallModelTreeDrafter(model, settings.tree) if settings.tree else SmallModelDrafter(model)
+    tree = _parents(settings)
+    return SmallModelTreeDrafter(model, tree) if tree else SmallModelDrafter(model)
+
+
+def _parents(settings: Settings) -> tuple[int, ...]:
+    from minispec.tree_counts import wide_tree
+    from minispec.trees import tree_parents
+
+    if isinstance(settings.tree, str):
+        return wide_tree()
+    return tree_parents(settings.tree) if settings.tree else ()
 
 
 def _self_int8(settings: Settings, target: GPT2, tokenizer: Tokenizer, argument: str | None) -> Drafter:
@@ -135,14 +145,12 @@ def _early_exit(settings: Settings, target: GPT2, tokenizer: Tokenizer, argument
 def _medusa(
     settings: Settings, target: GPT2, tokenizer: Tokenizer, argument: str | None, typical: bool = False
 ) -> Drafter:
-    from minispec.drafters.marginals import of_widths
     from minispec.drafters.medusa import MedusaDrafter, TypicalMedusaDrafter
     from minispec.heads import read_heads
 
     (path,) = _medusa_files(settings, argument)
-    tree = of_widths(settings.tree) if settings.tree else ()
     kind = TypicalMedusaDrafter if typical else MedusaDrafter
-    return kind(target, read_heads(path, "medusa", target), tree)
+    return kind(target, read_heads(path, "medusa", target), _parents(settings))
 
 
 def _parallel(settings: Settings, target: GPT2, tokenizer: Tokenizer, argument: str | None) -> Drafter:

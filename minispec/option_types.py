@@ -53,11 +53,13 @@ class Numbers(Number):
 
 
 class Widths(Number):
-    """The widths of a tree, depth by depth, with commas between them."""
+    """The widths of a tree, depth by depth, with commas between them, or the word for one that is chosen."""
 
     def __init__(self) -> None:
         super().__init__(int, 1)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == AUTO:
+            return value
         words = value.split(",") if isinstance(value, str) else value
         return tuple(super(Widths, self).convert(word, param, ctx) for word in words)

@@ -74,9 +74,10 @@ SCHEDULE_OPTIONS = [
                  "of its own; the text's law is the same, and greedy text to the letter."),
 ]
 TREE_OPTION = click.option(
-    "--tree", type=Widths(), default=(), metavar="N,...",
+    "--tree", type=Widths(), default=(), metavar="N,...|auto",
     help="Guess a tree: so many guesses for each place, by depth, as in 3,2,1; near the end of the context window it "
-    "is as deep as there is room.")
+    "is as deep as there is room. auto takes the one that pays best, by what was kept of a wide one and what guesses "
+    "and checks cost here (measured once), or chains, or none; -k N limits its depth.")
 JUDGING_OPTIONS = [
     TREE_OPTION,
     click.option("--verification", type=click.Choice(["token", "block"]), default=DEFAULTS.verification,
@@ -96,7 +97,7 @@ MACHINE_OPTIONS = [
 ]
 RUN_OPTIONS = [
     click.option("--seed", type=Number(int), default=DEFAULTS.seed, show_default=True, metavar="N",
-                 help="Decides every random choice; where -k auto samples, with the prices measured here."),
+                 help="Decides every random choice; where an auto samples, with what was measured here."),
     *MACHINE_OPTIONS,
 ]
 OUTPUT_OPTIONS = [
@@ -146,8 +147,8 @@ def settings_from(options: dict[str, Any]) -> Settings:
         raise click.UsageError("--verification block judges chains: leave out --tree")
     limit_threads(options["threads"], options["backend"])
     settings = Settings(**{name: options[name] for name in asdict(DEFAULTS) if name in options})
-    if settings.tree:
-        from minispec.drafters.small_model_tree import check_widths
+    if settings.tree and not isinstance(settings.tree, str):
+        from minispec.trees import check_widths
 
         check_widths(settings.tree)
         if settings.num_draft_tokens == AUTO:  # which goes by the prices of chains

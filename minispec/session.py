@@ -48,6 +48,7 @@ class Pair:
 def open_pair(settings: Settings, target: GPT2 | None = None) -> Pair:
     """Load what the settings name; `target` is their target where it is loaded already.
 
+    Where the tree is AUTO, the drafter guesses the wide one that `tree_auto.with_best_tree` chooses by.
     Raises ValueError for models and methods that cannot be had, and for vocabularies that differ.
     """
     from minispec.draft_option import build_drafter, models_in, parts_of, taps_of
@@ -75,16 +76,20 @@ def open_pair(settings: Settings, target: GPT2 | None = None) -> Pair:
 def check_ways(settings: Settings) -> None:
     """Raise ValueError for ways to guess and to judge that do not go together, or a tree that nothing could guess."""
     from minispec.draft_option import parts_of
-    from minispec.drafters.small_model_tree import check_widths
+    from minispec.trees import tree_parents
 
     if settings.schedule != Settings.schedule and (settings.tree or settings.verification != Settings.verification):
         other = "--tree" if settings.tree else f"--verification {settings.verification}"
         raise ValueError(f"--schedule {settings.schedule} judges chains, guess by guess: leave out {other}")
     if settings.tree:
-        check_widths(settings.tree)
+        if not isinstance(settings.tree, str):
+            tree_parents(settings.tree)
         name = settings.draft_name
         if name is not None and not any(part.branches for part in parts_of(name)):
-            raise ValueError(f"--tree is for the guesses of a model, and {name} has none: name one, or leave it out")
+            raise ValueError(
+                f"--tree is for a model that guesses, or medusa, and {name} does not branch by it: leave it out, or "
+                "take another draft"
+            )
 
 
 def check_drafter(settings: Settings, pair: Pair) -> None:

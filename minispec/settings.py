@@ -42,7 +42,7 @@ class Settings:
     draft_weights: str = "f32"
     backend: str = "numba"
     offline: bool = False
-    tree: tuple[int, ...] = ()  # guesses for each place, by depth; () for chains
+    tree: tuple[int, ...] | str = ()  # guesses for each place, by depth, or parents; () for chains; or AUTO
     verification: str = "token"
 
     @property
@@ -73,7 +73,7 @@ class Settings:
             "seed": self.seed,
         }
         if self.tree and self.draft_name:
-            told["tree"] = list(self.tree)
+            told["tree"] = self.tree if self.tree == AUTO else list(self.tree)
         if self.verification != Settings.verification:
             told["verification"] = self.verification
         return told

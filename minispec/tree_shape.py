@@ -6,9 +6,10 @@ along its path, and a tree writes one token and the sum of them on average. That
 one branch as below another is supposed, as in every such table.
 
 So the best tree of n guesses has the n largest products, and it grows guess by guess: each next one is the child, or
-the next sibling, with the largest. What it costs is the drafter's guess for each level, and the check's curve
-for each further row. The tree is cut where tokens over price are most; as the curve may have steps, a guess that does
-not pay alone may pay with the next, so all sizes up to the budget are looked at, and all depths.
+the next sibling, with the largest. What it costs is the drafter's guess for each level, somewhat more for each further
+guess of a level, and the check's curve for each further row. The tree is cut where tokens over price are most; as the
+curve may have steps, a guess that does not pay alone may pay with the next, so all sizes up to the budget are looked
+at, and all depths.
 
 Source: Cai et al. 2024, Medusa (arXiv 2401.10774), greedy from a table of ranks; Chen et al. 2024, Sequoia (arXiv
 2402.12374), for the price.
@@ -40,6 +41,11 @@ class Shape:
     price: float
 
     @property
+    def is_chain(self) -> bool:
+        """Whether each guess follows the one before; so it is where there is none."""
+        return self.parents == tuple(range(-1, len(self.parents) - 1))
+
+    @property
     def speedup(self) -> float:
         """Tokens over price: how many times as fast as plain decoding."""
         return self.expected / self.price
@@ -57,7 +63,8 @@ def shape(accept: Accept, costs: Costs, budget: int) -> Shape:
         expected = 1.0
         for n, chance in enumerate(chances, 1):
             expected += chance
-            price = costs.first + max(depths[:n]) * costs.guess + costs.curve(n + 1)
+            deep = max(depths[:n])
+            price = costs.first + deep * costs.guess + (n - deep) * costs.beside + costs.curve(n + 1)
             one = Shape(tuple(parents[:n]), tuple(ranks[:n]), expected, price)
             best = one if one.speedup > best.speedup else best
     return best
@@ -88,13 +95,45 @@ def grow(accept: Accept, budget: int) -> tuple[list[int], list[int], list[int], 
     return parents, ranks, depths, chances
 
 
-def accept_table(steps: Iterable[Step]) -> list[list[float]]:
-    """The chances by depth and rank that the rounds of a run show: guesses kept over guesses judged or passed over.
-
-    A place counts where its guesses were judged; a guess there counts as not kept if a sibling was kept, or none. A
-    chance by luck above that of the rank before is held at that one.
+@dataclass(frozen=True)
+class RankCounts:
+    """What became of guesses, by depth and rank: how many were judged, their elder siblings having been refused, and
+    how many of these were kept.
     """
-    counts: list[list[list[int]]] = []  # by depth and rank: places, and those where this rank was kept
+
+    by_depth: tuple[tuple[tuple[int, int], ...], ...]
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what cannot be counts."""
+        for judged, kept in (pair for row in self.by_depth for pair in row):
+            if not (isinstance(judged, int) and isinstance(kept, int) and 0 <= kept <= judged):
+                raise ValueError(f"of {judged!r} guesses {kept!r} were kept: give counts, the second no larger")
+
+    def chances(self, prior: float = 0.0) -> list[list[float]]:
+        """The chances by depth and rank; a chance by luck above that of the rank before is held at that one.
+
+        prior: so many guesses count as judged, and kept as at the depth before, so that few at a depth say little.
+        """
+        table: list[list[float]] = []
+        shallower: list[float] = []
+        for row in self.by_depth:
+            own, left, chances = [], 1.0, []
+            for rank, (judged, kept) in enumerate(row):
+                weight = prior if rank < len(shallower) else 0.0
+                if not judged + weight:
+                    break
+                share = (kept + (weight * shallower[rank] if weight else 0.0)) / (judged + weight)
+                own.append(share)
+                chances.append(left * share)
+                left *= 1 - share
+            shallower = own
+            table.append(list(accumulate(chances, min)))
+        return table
+
+
+def count_ranks(steps: Iterable[Step]) -> RankCounts:
+    """Count the guesses of a run's rounds that were trees. A place counts where its guesses were judged."""
+    counts: list[list[list[int]]] = []
     for step in steps:
         parents, guess = step.parents or (), -1
         judged = len(step.path) + (len(step.committed) > len(step.path))
@@ -106,10 +145,17 @@ def accept_table(steps: Iterable[Step]) -> list[list[float]]:
                 counts.append([])
             counts[depth] += [[0, 0] for _ in siblings[len(counts[depth]) :]]
             guess = step.path[depth] if depth < len(step.path) else -1
-            for rank, child in enumerate(siblings):
-                counts[depth][rank][0] += 1
-                counts[depth][rank][1] += child == guess
-    return [list(accumulate((kept / places for places, kept in row), min)) for row in counts]
+            for count, child in zip(counts[depth], siblings, strict=False):
+                count[0] += 1
+                if child == guess:
+                    count[1] += 1
+                    break
+    return RankCounts(tuple(tuple((judged, kept) for judged, kept in row) for row in counts))
+
+
+def accept_table(steps: Iterable[Step]) -> list[list[float]]:
+    """The chances by depth and rank that the rounds of a run show."""
+    return count_ranks(steps).chances()
 
 
 def expected_tokens(parents: Sequence[int], ranks: Sequence[int], accept: Accept) -> float:

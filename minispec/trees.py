@@ -16,12 +16,14 @@ Source: Miao et al. 2023, SpecInfer (arXiv 2305.09781), for trees and the mask; 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from minispec.protocols import depths
+from minispec.protocols import check_parents, depths
 
 Ints = NDArray[np.int64]
 MOST_NODES = 64  # guesses of a tree: so many rows a cache has to spare beyond its window
@@ -68,6 +70,53 @@ def lay_out_tree(ids: Ints, guesses: Ints, parents: Sequence[int], n_past: int) 
     first, *others = (np.array(run, np.int64) for run in branches(parents))
     runs = [Run(np.concatenate([ids, guesses[first]]), n_past, first)]
     return runs + [Run(guesses[run], n_text + deep[run[0]] - 1, run) for run in others]
+
+
+def tree_parents(tree: Sequence[int]) -> tuple[int, ...]:
+    """The parents of a tree that is given by them, the first of which is -1, or by its widths.
+
+    Raises ValueError for what is neither, and for more than MOST_NODES guesses.
+    """
+    if not len(tree) or tree[0] != -1:
+        return of_widths(check_widths(tree))
+    check_parents(tree, len(tree))
+    if len(tree) > MOST_NODES:
+        raise ValueError(f"a tree of {len(tree)} guesses, and {MOST_NODES} are the most: make it smaller")
+    return tuple(map(int, tree))
+
+
+def depth_of(tree: Sequence[int] | str) -> int:
+    """How deep a tree is that is given by its parents or widths; 0 without any, or before it is chosen."""
+    return 0 if not tree or isinstance(tree, str) else max(depths(tree_parents(tree)))
+
+
+def of_widths(widths: Sequence[int]) -> tuple[int, ...]:
+    """The shape in which each guess of a depth, and the text, is followed by so many."""
+    starts = [-1, *accumulate(accumulate(widths[:-1], mul), initial=0)]  # of each level, the text being the first
+    sizes = [1, *accumulate(widths, mul)]
+    levels = zip(starts, sizes, widths, strict=False)
+    return tuple(start + i for start, size, width in levels for i in range(size) for _ in range(width))
+
+
+def check_widths(widths: Sequence[int]) -> tuple[int, ...]:
+    """The widths of a tree. Raises ValueError where there are none, one is below 1, or the tree is too large."""
+    if not len(widths) or not all(isinstance(width, int | np.integer) and width > 0 for width in widths):
+        raise ValueError(f"the widths of the tree are {list(widths)!r:.60}: give integers, 1 or more, as in 3,2,1")
+    n_guess = sum(accumulate(map(int, widths), mul))
+    if n_guess > MOST_NODES:
+        raise ValueError(
+            f"a tree of widths {','.join(map(str, widths))} has {n_guess} guesses, and {MOST_NODES} are the most: "
+            "make it narrower or shallower"
+        )
+    return tuple(map(int, widths))
+
+
+def families(parents: Sequence[int]) -> list[dict[int, list[int]]]:
+    """Level by level, the guesses of a shape by their parents: those that follow one guess, or the text, together."""
+    levels: list[dict[int, list[int]]] = [{} for _ in range(max(depths(parents), default=0))]
+    for guess, (parent, depth) in enumerate(zip(parents, depths(parents), strict=True)):
+        levels[depth - 1].setdefault(parent, []).append(guess)
+    return levels
 
 
 def path_to(guess: int, parents: Sequence[int]) -> list[int]:

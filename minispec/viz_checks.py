@@ -29,7 +29,8 @@ def verify_command(settings: Settings, check: Check, threads: int | None, quick:
     for name in ("weights", "draft_weights", "backend"):
         value = getattr(settings, name)
         chosen += [(f"--{name.replace('_', '-')}", value)] if value != getattr(default, name) else []
-    chosen += [("--tree", ",".join(map(str, settings.tree)))] if settings.tree else []
+    tree = settings.tree if isinstance(settings.tree, str) else ",".join(map(str, settings.tree))
+    chosen += [("--tree", tree)] if tree else []
     chosen += [("--threads", str(threads))] if threads is not None else []
     words = [word for option in chosen for word in option] + ["--quick"] * quick + ["--offline"] * settings.offline
     return shlex.join(["minispec", "verify", *words])

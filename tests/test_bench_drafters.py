@@ -7,36 +7,57 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_cli import run_json
 
-from minispec import bench_drafters
-from minispec.bench_drafters import arrays_of, every_draft, guess_cost
+from minispec import bench_drafters, costs, tree_auto
+from minispec.bench_drafters import arrays_of, every_draft, guess_cost, ways
 from minispec.draft_option import parts_of
 from minispec.drafters import CombinedDrafter, EarlyExitDrafter, SmallModelDrafter, SuffixDrafter
 from minispec.methods import METHODS
+from minispec.settings import Settings
 from minispec.sweep_counts import Counts, Seconds
+from minispec.tree_shape import RankCounts
 
 
 @pytest.fixture(autouse=True)
 def few_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_drafters, "OF_EACH_KIND", 1)
+    counts = RankCounts((((100, 50), (50, 20)), ((50, 25), (25, 1))))
+    monkeypatch.setattr(tree_auto, "counts_of", lambda *_: counts)
+    monkeypatch.setattr(costs, "measure_beside", lambda *_: 0.01)
 
 
 def test_drafters_side_by_side(run: Any) -> None:
     status, out, err = run("bench", "--drafters", "suffix,story-draft", "-n", "12", "--json")
     assert status == 0
     told = json.loads(out)
-    suffix, model, small, tree = told["drafters"]
-    names = ["suffix", "story-draft", "story-draft, int8", "story-draft, tree 2,2,1"]
-    assert [row["draft"] for row in told["drafters"]] == names
-    assert [row["num_draft_tokens"] for row in told["drafters"]] == [4, 4, 4, 3]
+    suffix, model, small, tree, best = told["drafters"]
+    trees = [f"story-draft, tree {shape}" for shape in ("2,2,1", "auto")]
+    assert [row["draft"] for row in told["drafters"]] == ["suffix", "story-draft", "story-draft, int8", *trees]
+    assert [row["num_draft_tokens"] for row in told["drafters"]] == [4, 4, 4, 3, 1]
+    assert best["tokens_per_pass"] <= 2
+    assert "story-draft, tree: by depth 2 guesses (1.70 tokens" in " ".join(told["notes"])
     assert small["bytes"] < model["bytes"] / 2
     assert model["tokens_per_pass"] > suffix["tokens_per_pass"] >= 1
     assert len(model["accept_by_position"]) == 4
     assert tree["accept_by_position"] is None
-    assert suffix["bytes"] == 0 < model["bytes"] == tree["bytes"]
+    assert suffix["bytes"] == 0 < model["bytes"] == tree["bytes"] == best["bytes"]
     assert (suffix["training"], model["training"]) == ("none", "a model")
     assert all(row["keeps_law"] and row["speedup"] > 0 and row["auto_speedup"] > 0 for row in told["drafters"])
     assert "writing with story-draft, tree 2,2,1 ..." in err
+
+
+def test_where_no_guess_pays_the_best_tree_is_none(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree_auto, "counts_of", lambda *_: RankCounts((((100, 1), (99, 1)),)))
+    told = run_json(run, "bench", "--drafters", "medusa", "-n", "6")
+    row = told["drafters"][-1]
+    assert (row["draft"], row["num_draft_tokens"], row["tokens_per_pass"]) == ("medusa, tree auto", 0, 1.0)
+    assert run("bench", "--drafters", "medusa", "-n", "6", "-q")[0] == 0
+
+
+def test_lossy_drafters_and_drafters_together_have_no_best_tree() -> None:
+    drafts = ("suffix", "medusa", "medusa-typical", "suffix+story-draft")
+    assert [len(ways(Settings(draft=draft))) for draft in drafts] == [1, 3, 2, 1]
 
 
 def test_what_cannot_be_had_is_left_out_and_said(run: Any) -> None:

@@ -38,7 +38,7 @@ from minispec.drafters import (
     SmallModelTreeDrafter,
     SuffixDrafter,
 )
-from minispec.drafters.marginals import draw_each, level_order, of_widths
+from minispec.drafters.marginals import draw_each, level_order
 from minispec.enumeration import Script, law
 from minispec.gumbel import Gumbel
 from minispec.heads import read_heads
@@ -51,6 +51,7 @@ from minispec.reference import quantise
 from minispec.sampling import Sampling
 from minispec.session import Pair
 from minispec.speculative import Dice, speculate
+from minispec.trees import of_widths
 from minispec.typical import judge_typical, likely_enough
 from minispec.verify_bits import same_bits
 from minispec.verify_laws import same_law

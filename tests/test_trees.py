@@ -28,14 +28,18 @@ from minispec.parameters import GPT2Config
 from minispec.plain import generate
 from minispec.protocols import Draft, Step, depths
 from minispec.sampling import Sampling
-from minispec.speculative import judge_block, speculate
+from minispec.speculative import Dice, judge_block, speculate
 from minispec.trace import Run, run_all, token_kinds
+from minispec.trees import depth_of, path_to, tree_parents
 from minispec.verify_cases import threads
 from minispec.verify_stand_ins import AsTheyAre
 from minispec.viz_rounds import rounds
 
 BACKENDS = ["numba", "numpy"]
 GREEDY, ANY = Sampling(), Sampling(1.0)
+
+
+UNEVEN = (-1, 0, -1)  # parents: one guess has another to follow, its sibling has none
 
 
 # --- the law -----------------------------------------------------------------------------------------
@@ -78,7 +82,9 @@ def test_the_law_of_trees_is_the_targets_to_the_last_fraction(kind: str, case: C
     assert law_of(case, drafter, toys.Exact, AsTheyAre()) == targets_law(case, case.target)
 
 
-@given(case=tree_cases(tiny=True), sampling=samplings, widths=st.sampled_from([(2,), (3,), (2, 1), (1, 2), (2, 2)]))
+@given(
+    case=tree_cases(tiny=True), sampling=samplings, widths=st.sampled_from([(2,), (3,), (2, 1), (1, 2), (2, 2), UNEVEN])
+)
 def test_the_law_where_a_small_model_branches(case: Case, sampling: Sampling, widths: tuple[int, ...]) -> None:
     drafter = SmallModelTreeDrafter(toys.Table(case.draft, case.n_vocab, case.n_ctx), widths)
     model = toys.Table(case.target, case.n_vocab)
@@ -95,11 +101,11 @@ def test_the_law_of_trees_where_all_is_possible(kind: str, seed: int) -> None:
     assert not differences(law_of(case, drafter, toys.Exact, AsTheyAre()), targets_law(case, one.rule))
 
 
-@pytest.mark.parametrize("widths", [(2,), (3,), (4,), (2, 1), (1, 2)])
+@pytest.mark.parametrize("widths", [(2,), (3,), (4,), (2, 1), (1, 2), UNEVEN, (-1, 0, 0, -1)])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_law_where_a_small_model_branches_and_all_is_possible(seed: int, widths: tuple[int, ...]) -> None:
     one, other = toys.table(3, seed), toys.table(3, seed + 10)
-    case = Case(one.rule, other.rule, 3, (seed,), len(widths) + 1, 2, 64, "", None)
+    case = Case(one.rule, other.rule, 3, (seed,), depth_of(widths) + 1, 2, 64, "", None)
     got = law_of(case, SmallModelTreeDrafter(other, widths), toys.Table, ANY)
     assert not differences(got, targets_law(case, one.rule))
 
@@ -242,7 +248,7 @@ def test_a_block_of_one_guess_is_judged_as_ever() -> None:
 
 # --- texts and caches ----------------------------------------------------------------------------------
 
-WIDTHS = [(3, 2, 1), (1, 1, 1, 1), (4,), (1, 3, 2), (2, 2, 2, 2)]
+WIDTHS = [(3, 2, 1), (-1, 0, -1, 1, 2, -1, 3), (1, 1, 1, 1), (4,), (1, 3, 2), (2, 2, 2, 2)]  # or parents
 
 
 def tree_drafter(target: Any, temper: str, widths: Sequence[int], backend: str) -> Any:
@@ -369,6 +375,34 @@ def test_a_draft_that_is_no_tree_is_refused(draft: Draft, message: str) -> None:
 def test_widths_that_make_no_tree_are_refused(widths: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SmallModelTreeDrafter(toys.table(3, 0), widths)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("tree", [(-1, 0, -1, 1, 0, 2, -1, 3), (-1, -1, -1, 2, 3, 1), (3, 2, 1), (-1, 0, 1)])
+def test_each_guess_of_any_tree_is_the_models_own_for_its_place(tree: tuple[int, ...], backend: str) -> None:
+    """Greedily: of each rank the token that the model finds so likely after the guesses above it."""
+    model, ids = toys.tiny_model(TINY, 1, backend), [1, 4, 2]
+    drafting = SmallModelTreeDrafter(model, tree).start()
+    for _ in range(2):  # again, with a cache
+        draft = drafting.draft(ids, 9, GREEDY, Dice(0))
+        assert draft.parents is not None
+        assert sorted(depths(draft.parents)) == sorted(depths(tree_parents(tree)))
+        for guess in range(len(draft.tokens)):
+            above = path_to(draft.parents[guess], draft.parents)
+            text = [*ids, *(draft.tokens[one] for one in above)]
+            likeliest = (-model.forward(text, model.new_cache(), 1)[0]).argsort(kind="stable")
+            rank = list(draft.children(draft.parents[guess])).index(guess)
+            assert draft.tokens[guess] == likeliest[rank]
+
+
+def test_a_tree_is_given_by_its_widths_or_its_parents() -> None:
+    assert tree_parents((2, 1)) == (-1, -1, 0, 1)
+    assert tree_parents(UNEVEN) == UNEVEN
+    assert [depth_of(tree) for tree in ((2, 1, 1), UNEVEN, (), "auto")] == [3, 2, 0, 0]
+    with pytest.raises(ValueError, match="the parents of 2 guesses are"):
+        tree_parents((-1, 1))
+    with pytest.raises(ValueError, match="a tree of 65 guesses, and 64 are the most"):
+        tree_parents((-1,) * 65)
 
 
 def test_a_round_of_a_tree_is_shown() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from minispec.commands.shared import given, note, output_format
+from minispec.commands.shared import choose_tree, given, note, output_format
 from minispec.draft_option import epilog, takes_draft_weights
 from minispec.option_types import Number, Numbers
 from minispec.options import (
@@ -22,6 +23,7 @@ from minispec.options import (
     settings_from,
     with_options,
 )
+from minispec.settings import AUTO
 from minispec.user_path import user_path
 
 if TYPE_CHECKING:
@@ -119,6 +121,8 @@ def bench(context: click.Context, /, **options: Any) -> None:
         drafts_of(options["drafters"], models[0].name),
     )  # fmt: skip
     check_plan(plan, options["parts"])
+    if settings.tree == AUTO:
+        plan = with_chosen_tree(plan, say, quiet)
     report = run_bench(plan, say, quiet)
     if options["plot_file"] is not None:
         from minispec.bench_plot import write_predictions
@@ -135,13 +139,25 @@ def bench(context: click.Context, /, **options: Any) -> None:
 def check_plan(plan: Plan, only: Sequence[str]) -> None:
     """Refuse what is about guesses where nothing guesses; only: the parts that --only names."""
     alone = len(plan.models) < 2
-    if plan.settings.tree and (alone or "end-to-end" not in plan.parts):
+    measured = {"end-to-end", "costs"} if plan.settings.tree == AUTO else {"end-to-end"}
+    if plan.settings.tree and (alone or not measured & {*plan.parts}):
         raise click.UsageError("--tree is for texts of a pair: leave out -d none, and --only or add --only end-to-end")
     if plan.batches and alone:
         raise click.UsageError("--batch compares with speculation: leave out -d none")
     about_guesses = [part for part in only if part in ("costs", "short", "batch")]
     if about_guesses and alone:
         raise click.UsageError(f"--only {about_guesses[0]} is about guesses: leave out -d none")
+
+
+def with_chosen_tree(plan: Plan, say: Callable[[str], None], quiet: bool) -> Plan:
+    """A plan with the tree that pays best in place of auto, which is measured anew where costs are."""
+    from minispec.bench_plan import load_pair, pair_settings
+
+    pair = load_pair(plan)
+    pair.warm_up()
+    chosen, _, line = choose_tree(pair_settings(plan), pair, quiet, anew="costs" in plan.parts)
+    say(line)
+    return replace(plan, settings=replace(plan.settings, tree=chosen.tree))
 
 
 def what_was_asked(plan: Plan) -> dict[str, Any]:

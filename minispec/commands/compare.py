@@ -40,7 +40,7 @@ def compare(
         raise click.UsageError("compare needs guesses to compare: give -d a draft model and -k 1 or more")
     check_trace_file(trace_file, settings)
     text = read_prompt(prompt, prompt_option, prompt_file)
-    pair, ids = prepare(settings, text, options["quiet"])
+    settings, pair, ids = prepare(settings, text, options["quiet"], options["verbose"])
     runs = write_both_ways(settings, pair, ids, repetitions)
     plain, speculative, speedup = medians(runs)
     same = None

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from minispec.commands.shared import check_room, hints, load, note, prepare, prices, show_rounds, text_of
+from minispec.commands.shared import check_room, hints, made_ready, note, prepare, show_rounds, text_of
 from minispec.commands.trace import check_trace_file, keep_beside
 from minispec.draft_option import epilog
 from minispec.option_types import Number
 from minispec.options import TRACE_OPTION, settings_from, shared_options, use_color
 from minispec.prompt_source import read_prompt
-from minispec.settings import AUTO
 from minispec.user_path import user_path
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def generate(
 
     check_trace_file(trace_file, settings)
     text = read_prompt(prompt, prompt_option, prompt_file)
-    pair, ids = prepare(settings, text, quiet)
+    settings, pair, ids = prepare(settings, text, quiet, options["verbose"])
     if trace_file is None:
         run = Run(ids)
         write_text(run, run.record(decode(settings, pair, ids)), pair, settings, text, options)
@@ -136,14 +135,13 @@ def write_batch(settings: Settings, file: str, together: int, as_json: bool, qui
     from minispec.viz import batch_line
 
     prompts = read_prompts(user_path(file))
-    pair = load(settings, quiet)
-    if settings.num_draft_tokens == AUTO and pair.drafter is not None:
-        prices(pair, settings, quiet)
+    asked = settings
+    settings, pair = made_ready(settings, quiet, n_text=min(together, len(prompts)) if settings.determined else 1)
     runs = [Run(pair.tokenizer.encode(prompt.text)) for prompt in prompts]
     for prompt, run in zip(prompts, runs, strict=True):
         check_room(run.prompt_ids, pair, f"{file}, {prompt.id}: the prompt", settings)
     if not quiet:
-        for line in hints(settings, ""):
+        for line in hints(asked, ""):
             note(line)
     began = time.perf_counter()
     with tqdm(total=len(runs), desc="texts", leave=False, disable=quiet or None) as progress:

@@ -61,17 +61,38 @@ def prices(pair: Pair, settings: Settings, quiet: bool) -> Costs:
         return pair.costs
 
 
-def prepare(settings: Settings, prompt: str, quiet: bool) -> tuple[Pair, list[int]]:
-    """A loaded pair and the prompt's ids, checked."""
+def choose_tree(
+    settings: Settings, pair: Pair, quiet: bool, n_text: int = 1, anew: bool = False
+) -> tuple[Settings, Pair, str]:
+    """The tree that --tree auto takes in place of the word, and a line on it; else all as it was, and no line."""
+    from minispec.tree_auto import with_best_tree
+
+    message = f"measuring once which guesses of {settings.draft_name} {settings.target} keeps, and what they cost ..."
+    with announced(message, quiet):
+        settings, pair, choice = with_best_tree(settings, pair, n_text, anew)
+    return settings, pair, "" if choice is None else choice.line()
+
+
+def made_ready(settings: Settings, quiet: bool, verbose: bool = False, n_text: int = 1) -> tuple[Settings, Pair]:
+    """A loaded pair, with all that its guesses depend on measured; and the settings, with nothing left to choose."""
     pair = load(settings, quiet)
+    settings, pair, line = choose_tree(settings, pair, quiet, n_text)
+    if line and verbose and not quiet:
+        note(line)
     if settings.num_draft_tokens == AUTO and pair.drafter is not None:
         prices(pair, settings, quiet)
+    return settings, pair
+
+
+def prepare(settings: Settings, prompt: str, quiet: bool, verbose: bool = False) -> tuple[Settings, Pair, list[int]]:
+    """Settings and a pair, made ready, and the prompt's ids, checked."""
+    asked, (settings, pair) = settings, made_ready(settings, quiet, verbose)
     ids = pair.tokenizer.encode(prompt)
     check_room(ids, pair, "the prompt", settings)
     if not quiet:
-        for line in hints(settings, prompt):
+        for line in hints(asked, prompt):
             note(line)
-    return pair, ids
+    return settings, pair, ids
 
 
 def check_room(ids: Sequence[int], pair: Pair, what: str, settings: Settings) -> None:

@@ -50,7 +50,7 @@ def trace(
         raise click.UsageError("--json and -o - both go to standard output: give one, or name a file")
     check_output(output)
     text = read_prompt(prompt, prompt_option, prompt_file)
-    pair, ids = prepare(settings, text, quiet)
+    settings, pair, ids = prepare(settings, text, quiet)
     with announced("writing the text, speculatively and plainly ...", quiet):
         warm_up(settings, pair, ids)
         main = Trace(settings, pair, ids).finish()

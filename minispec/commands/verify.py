@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from minispec.commands.shared import load, note
+from minispec.commands.shared import choose_tree, load, note
 from minispec.draft_option import epilog
 from minispec.option_types import Number
 from minispec.options import CHECKS, OUTPUT_OPTIONS, PAIR_OPTIONS, RUN_OPTIONS, TREE_OPTION, settings_from, with_options
@@ -59,7 +59,8 @@ def verify(couplings: str, only: tuple[str, ...], quick: bool, thorough: float |
     began = time.perf_counter()
     unasked = {"both": (), "optimal": ("gumbel",), "gumbel": ("law", "dice")}[couplings]
     chosen = [name for name in only or CHECKS if name not in unasked]
-    pair = load(settings, silent)
+    asked = settings
+    settings, pair, _ = choose_tree(settings, load(settings, silent), silent)
     hashes = logits_hashes(pair, settings)
     plans, left_out = plan_checks(pair, settings, hashes, chosen, quick)
     if not silent:
@@ -71,7 +72,7 @@ def verify(couplings: str, only: tuple[str, ...], quick: bool, thorough: float |
     for check in run_checks(plans, pair, settings.seed, None if thorough is None else 60 * thorough, silent):
         checks.append(check)
         if not options["as_json"] and not (silent and check.passed):
-            click.echo(check_line(check, verify_command(settings, check, options["threads"], quick)))
+            click.echo(check_line(check, verify_command(asked, check, options["threads"], quick)))
     passed = all(check.passed for check in checks)
     if options["as_json"]:
         result = {"passed": passed, "checks": [asdict(check) for check in checks], "left_out": left_out}

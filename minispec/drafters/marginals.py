@@ -12,14 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import accumulate
-from operator import mul
 from typing import Any
 
 from numpy.typing import NDArray
 
 from minispec.drafters.small_model import probability, usable
-from minispec.drafters.small_model_tree import probability_of_any, siblings
+from minispec.drafters.small_model_tree import draw_levels
 from minispec.protocols import Choices, Draft, GoOn, Probs, Sampler, depths
 
 
@@ -42,28 +40,14 @@ def draw_tree(
 ) -> Draft:
     """A tree of this shape, as deep as there are rows of logits [depth, n_vocab], until after a level go_on says no.
 
-    parents: as a draft's, in the order of their depths; such as `level_order` gives.
+    parents: as a draft's.
     """
-    tokens: list[int] = []
-    probs: list[Probs] = []
-    kept: list[int] = []
-    number = {-1: -1}  # of a guess of the shape among those that are made
-    deep = depths(parents)
-    for depth, row in enumerate(logits):
-        level = [guess for guess, own in enumerate(deep) if own == depth + 1]
-        places = list(dict.fromkeys(parents[guess] for guess in level if parents[guess] in number))
-        for parent in places:
-            family = [guess for guess in level if parents[guess] == parent]
-            made = siblings(row, len(family), position + depth, sampling, choices)
-            for guess, (token, law) in zip(family, made, strict=False):
-                number[guess] = len(tokens)
-                tokens.append(token)
-                probs.append(law)
-                kept.append(number[parent])
-        first = [token for token, parent in zip(tokens, kept, strict=True) if places and parent == number[places[0]]]
-        if not first or not go_on(partial(probability_of_any, row, first)):
-            break
-    return Draft(tokens, probs, kept)
+    levels = iter(logits)
+
+    def rows(draft: Draft, places: Sequence[int]) -> list[NDArray[Any]]:
+        return [next(levels)] * len(places)
+
+    return draw_levels(rows, parents, len(logits), position, sampling, choices, go_on)
 
 
 def level_order(parents: Sequence[int]) -> tuple[int, ...]:
@@ -72,11 +56,3 @@ def level_order(parents: Sequence[int]) -> tuple[int, ...]:
     order = sorted(range(len(parents)), key=lambda guess: deep[guess])
     number = {guess: i for i, guess in enumerate(order)} | {-1: -1}
     return tuple(number[parents[guess]] for guess in order)
-
-
-def of_widths(widths: Sequence[int]) -> tuple[int, ...]:
-    """The shape in which each guess of a depth, and the text, is followed by so many."""
-    starts = [-1, *accumulate(accumulate(widths[:-1], mul), initial=0)]  # of each level, the text being the first
-    sizes = [1, *accumulate(widths, mul)]
-    levels = zip(starts, sizes, widths, strict=False)
-    return tuple(start + i for start, size, width in levels for i in range(size) for _ in range(width))

@@ -20,6 +20,7 @@ Source: Cai et al. 2024, "Medusa" (arXiv 2401.10774). There each head has an out
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,12 @@ class MedusaDrafter:
     def taps(self) -> tuple[int, ...]:
         """The depths whose features it looks at."""
         return (self.depth,)
+
+    def with_tree(self, tree: Sequence[int]) -> MedusaDrafter:
+        """The same heads with another tree, or with chains where that has no guesses."""
+        twin = copy(self)
+        twin.tree = level_order(tree)
+        return twin
 
     def warm_up(self) -> None:
         """Compile what a guess needs, or load it."""

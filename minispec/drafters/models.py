@@ -6,7 +6,7 @@ guesses trees. What a drafter does not have, it need not say.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any
 
@@ -45,6 +45,17 @@ def branches(drafter: Any) -> bool:
     """Whether its drafts may be trees."""
     own = bool(getattr(drafter, "branches", False))
     return own or any(branches(one) for one in getattr(drafter, "drafters", ()))
+
+
+def with_tree(drafter: Any, tree: Sequence[int]) -> Any:
+    """The same drafter where it has trees of another shape, given by its parents; or chains, for a tree of none."""
+    if hasattr(drafter, "with_tree"):
+        return drafter.with_tree(tree)
+    if not hasattr(drafter, "drafters"):
+        return drafter
+    twin = copy(drafter)
+    twin.drafters = [with_tree(one, tree) for one in drafter.drafters]
+    return twin
 
 
 def warm_up(drafter: Any) -> None:

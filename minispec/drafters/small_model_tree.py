@@ -1,14 +1,14 @@
 """A smaller model guesses a tree: several tokens for each place, and for each of them what may follow.
 
-The rule: a place has as many guesses as `widths` says for its depth. They are drawn without replacement: each from the
+The rule: a place has as many guesses as the tree's shape says. They are drawn without replacement: each from the
 model's law less the tokens of its elder siblings, rescaled, and that is the law it is judged by. (Judged by the law
 that the first was drawn from, what is written would be another's.) Where nothing is left of the law, as after the one
 token of greedy decoding, the sampler is asked again for the logits without those tokens: so greedily the most likely
 tokens are guessed, each with certainty.
 
-Cost: a pass of the small model for every level, over all guesses so far: little more than the chain of that depth,
-since a pass reads each weight once. Its cache is rolled back to the text each time. The target's pass has a row a
-guess. The law is kept, and greedy text is plain decoding's. Training: none beyond the small model's.
+Cost: a pass of the small model for every level, over the guesses so far that have any to follow: little more than the
+chain of that depth, since a pass reads each weight once. Its cache is rolled back to the text each time. The target's
+pass has a row a guess. The law is kept, and greedy text is plain decoding's. Training: none beyond the small model's.
 
 Source: Chen et al. 2024, Sequoia (arXiv 2402.12374); Jeon et al. 2024 (arXiv 2402.14160); trees as such: Miao et al.
 2023, SpecInfer (arXiv 2305.09781).
@@ -16,10 +16,8 @@ Source: Chen et al. 2024, Sequoia (arXiv 2402.12374); Jeon et al. 2024 (arXiv 24
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate
-from operator import mul
 from typing import Any
 
 import numpy as np
@@ -27,7 +25,9 @@ from numpy.typing import NDArray
 
 from minispec.drafters.small_model import SmallModelDrafter, SmallModelDrafting, probability, usable
 from minispec.protocols import Choices, Draft, GoOn, Probs, Sampler, Target, always
-from minispec.trees import MOST_NODES
+from minispec.trees import families, path_to, tree_parents
+
+Rows = Callable[[Draft, Sequence[int]], Sequence[NDArray[Any]]]  # a draft so far, and places: after each, logits
 
 
 class SmallModelTreeDrafter(SmallModelDrafter):
@@ -35,42 +35,34 @@ class SmallModelTreeDrafter(SmallModelDrafter):
 
     branches = True
 
-    def __init__(self, model: Target, widths: Sequence[int]) -> None:
-        """widths: how many guesses follow each guess of the depth before; the first, how many follow the text.
+    def __init__(self, model: Target, tree: Sequence[int]) -> None:
+        """tree: its widths, how many guesses follow each guess of the depth before, the first how many follow the text;
+        or, for any shape, the parents of its guesses, such as `tree_shape.shape` finds.
 
-        Raises ValueError for widths below 1, and for a tree of more than MOST_NODES guesses.
+        Raises ValueError for widths below 1, parents that are none, and more than MOST_NODES guesses.
         """
         super().__init__(model)
-        self.widths = check_widths(widths)
+        self.tree = tree_parents(tree)
 
     def describe(self) -> str:
         """What a guess costs depends on this, besides the model."""
-        return f"SmallModelTreeDrafter(widths={self.widths})"
+        return f"SmallModelTreeDrafter(tree={self.tree})"
+
+    def with_tree(self, tree: Sequence[int]) -> SmallModelDrafter:
+        """The same model with another tree, or with chains where that has no guesses."""
+        return SmallModelTreeDrafter(self.model, tree) if tree else SmallModelDrafter(self.model)
 
     def start(self, cache: Any = None) -> SmallModelTreeDrafting:
         """Begin a text with an empty cache of its own; the target's is not looked at."""
-        return SmallModelTreeDrafting(self.model, self.widths)
-
-
-def check_widths(widths: Sequence[int]) -> tuple[int, ...]:
-    """The widths of a tree. Raises ValueError where there are none, one is below 1, or the tree is too large."""
-    if not len(widths) or not all(isinstance(width, int | np.integer) and width > 0 for width in widths):
-        raise ValueError(f"the widths of the tree are {list(widths)!r:.60}: give integers, 1 or more, as in 3,2,1")
-    n_guess = sum(accumulate(map(int, widths), mul))
-    if n_guess > MOST_NODES:
-        raise ValueError(
-            f"a tree of widths {','.join(map(str, widths))} has {n_guess} guesses, and {MOST_NODES} are the most: "
-            "make it narrower or shallower"
-        )
-    return tuple(map(int, widths))
+        return SmallModelTreeDrafting(self.model, self.tree)
 
 
 class SmallModelTreeDrafting(SmallModelDrafting):
     """The small model at work on one text."""
 
-    def __init__(self, model: Target, widths: Sequence[int]) -> None:
+    def __init__(self, model: Target, tree: Sequence[int]) -> None:
         super().__init__(model)
-        self.widths = widths
+        self.tree = tree
 
     def draft(
         self, ids: Sequence[int], n_draft: int, sampling: Sampler, choices: Choices, go_on: GoOn = always
@@ -79,36 +71,57 @@ class SmallModelTreeDrafting(SmallModelDrafting):
 
         After each level go_on hears what the model gives all guesses together that follow the first of the level.
         """
-        n_draft = min(n_draft, self.model.n_ctx - len(ids) + 1)
-        tokens: list[int] = []
-        probs: list[Probs] = []
-        parents: list[int] = []
-        level = [-1]
-        for depth, width in enumerate(self.widths[: max(n_draft, 0)]):
-            first = len(tokens)
-            rows = self._rows(ids, Draft(tokens, probs, parents), level)
-            for parent, logits in zip(level, rows, strict=True):
-                for token, law in siblings(logits, width, len(ids) + depth, sampling, choices):
-                    tokens.append(token)
-                    probs.append(law)
-                    parents.append(parent)
-            eldest = [token for token, parent in zip(tokens, parents, strict=True) if parent == level[0]]
-            level = list(range(first, len(tokens)))
-            if not level or not go_on(partial(probability_of_any, rows[0], eldest)):
-                break
-        return Draft(tokens, probs, parents)
+        n_draft = max(min(n_draft, self.model.n_ctx - len(ids) + 1), 0)
+        return draw_levels(partial(self._rows, ids), self.tree, n_draft, len(ids), sampling, choices, go_on)
 
-    def _rows(self, ids: Sequence[int], tree: Draft, level: Sequence[int]) -> list[NDArray[Any]]:
-        """Logits [n_vocab] after each guess of a level, or after the text. The cache then has the text alone."""
-        if not tree.tokens:
+    def _rows(self, ids: Sequence[int], draft: Draft, places: Sequence[int]) -> list[NDArray[Any]]:
+        """Logits [n_vocab] after some guesses, or after the text. The cache then has the text alone.
+
+        Of the draft only what leads to these places is read.
+        """
+        if not draft.tokens:
             self._roll_back(ids)
             pending = list(ids[len(self.cached) :])
             self.cached += pending
             return [self.model.forward(pending, self.cache, n_logits=1)[-1]]
         self.cache.truncate(len(ids) - 1)
         model: Any = self.model
-        logits = model.forward_tree(ids[-1:], tree.tokens, tree.parents, self.cache)
-        return [logits[1 + guess] for guess in level]
+        assert draft.parents is not None
+        inner = sorted({guess for place in places for guess in path_to(place, draft.parents)})
+        number = {guess: i for i, guess in enumerate(inner)} | {-1: -1}
+        tokens, parents = zip(*((draft.tokens[guess], number[draft.parents[guess]]) for guess in inner), strict=True)
+        logits = model.forward_tree(ids[-1:], tokens, parents, self.cache)
+        return [logits[1 + number[place]] for place in places]
+
+
+def draw_levels(
+    rows: Rows, parents: Sequence[int], n_deep: int, position: int, sampling: Sampler, choices: Choices, go_on: GoOn
+) -> Draft:
+    """A tree of this shape, its first n_deep levels, until after a level go_on says no.
+
+    What follows a guess that could not be made is left out. position: of the place after the text.
+    """
+    tokens: list[int] = []
+    probs: list[Probs] = []
+    made_parents: list[int] = []
+    number = {-1: -1}  # of a guess of the shape among those that are made
+    for depth, level in enumerate(families(parents)[:n_deep]):
+        places = [parent for parent in level if parent in number]
+        if not places:
+            break
+        first = len(tokens)
+        found = rows(Draft(tokens, probs, made_parents), [number[parent] for parent in places])
+        for parent, logits in zip(places, found, strict=True):
+            made = siblings(logits, len(level[parent]), position + depth, sampling, choices)
+            for guess, (token, law) in zip(level[parent], made, strict=False):
+                number[guess] = len(tokens)
+                tokens.append(token)
+                probs.append(law)
+                made_parents.append(number[parent])
+        eldest = [tokens[i] for i in range(first, len(tokens)) if made_parents[i] == number[places[0]]]
+        if first == len(tokens) or not go_on(partial(probability_of_any, found[0], eldest)):
+            break
+    return Draft(tokens, probs, made_parents)
 
 
 def probability_of_any(logits: NDArray[Any], tokens: Sequence[int]) -> float:

@@ -213,7 +213,10 @@ METHODS: dict[str, Method] = {
         "a table of what mostly follows 0 to 4 tokens, counted over the training text", _ngram, argument="[PATH]",
         files=_ngram_files, training="counting",
     ),
-    "self-int8": Method("the target's 8-bit copy: a quarter of its memory, a quarter to a half of a pass a guess", _self_int8, copy="int8", branches=True),
+    "self-int8": Method(
+        "the target's 8-bit copy: a quarter of its memory, a quarter to a half of a pass a guess", _self_int8,
+        copy="int8", branches=True,
+    ),
     "early-exit": Method("the target's first N layers, on its own cache", _early_exit, argument="N"),
     "medusa": Method(
         "trained heads on the target's last hidden row, all guesses at once", _medusa, argument="[PATH]",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 PATIENCE = 1.0  # seconds: what takes longer is announced
-PREPARING = "preparing the kernels (a first start compiles them, about 15 s; later ones read a cache) ..."
+PREPARING = "preparing the kernels (a first start compiles them, about 15 s; later ones do not) ..."
 
 
 def note(text: str) -> None:

@@ -110,9 +110,7 @@ def simulate(context: click.Context, /, **options: Any) -> None:
         "backend": settings.backend,
         "threads": options["threads"] or count_cores(),
     }
-    with announced(
-        "preparing the kernels (a first start compiles them, about 5 s; later ones read a cache) ...", quiet
-    ):
+    with announced("preparing the kernels (a first start compiles them, about 5 s; later ones do not) ...", quiet):
         make_trials([1.0], [1.0], trials=1, **shared)
     outcomes = [
         make_trials(

@@ -152,9 +152,10 @@ def test_every_part_is_measured_by_something() -> None:
 
 @pytest.mark.parametrize("part", PARTS)
 def test_a_part_is_asked_for_where_there_is_what_it_measures(part: str) -> None:
-    alone, model = Plan(Settings(), (Model("a", "f32", "a"),), PARTS, [4], ["x"], 1), Model("b", "f32", "b")
+    target, draft = Model("a", "f32", "a"), Model("b", "f32", "b")
+    alone = Plan(Settings(), (target,), PARTS, [4], ["x"], 1, batches=[2])
     assert alone.asks_for(part) == (part not in ("costs", "prediction", "drafters", "short", "batch"))
-    pair = replace(alone, models=(*alone.models, model))
+    pair = replace(alone, models=(target, draft), batches=())
     assert pair.asks_for(part) == (part not in ("prediction", "drafters", "batch"))
     assert replace(pair, accepts=[0.5], drafts=["b"], batches=[2]).asks_for(part)
     assert not replace(pair, parts=[]).asks_for(part)

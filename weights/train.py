@@ -3,9 +3,12 @@
 The draft learns twice, both times from what the target makes of a text: first its distributions on stories, and then,
 half on stories and half on text that target and draft have written themselves, to make 1 - sum(min(p, q)) small, which
 is the chance that its guess is refused. The target reads every text once; the likeliest LABELS of each distribution are
-kept on disk (about 1 GB), so that the draft learns three times as fast as with its teacher beside it.
+kept on disk (about 1.1 GB), so that the draft learns three times as fast as with its teacher beside it.
 
-    python weights/train.py CORPUS          # a folder of .txt files, stories parted by <|endoftext|>
+    python weights/train.py CORPUS --others BOOKS   # folders of .txt files; stories parted by <|endoftext|>
+
+BOOKS are what a quarter of the texts that the two write begin with, so that the draft has also seen what the target
+makes of beginnings that are none of a story. Without them all begin as stories do.
 
 Every stage writes a file under --work and is skipped when it is there, so a run that was
 interrupted goes on from its last checkpoint. Batches are a function of (seed, step) alone:
@@ -70,8 +73,8 @@ class Recipe:
 
 TARGET = Recipe("story-target", 6, 6, 384, tokens=26_000_000, peak_rate=1.5e-3, dropout=0.1)
 DRAFT = Recipe("story-draft", 1, 3, 192, tokens=12_000_000, peak_rate=3e-3, batch=2)
-TUNED = Recipe("story-draft-tuned", 1, 3, 192, tokens=8_000_000, peak_rate=1.5e-3, batch=2, decay=0.9)
-DRAWN = 600_000  # tokens that target and draft write, each, for the second time
+TUNED = Recipe("story-draft-tuned", 1, 3, 192, tokens=16_000_000, peak_rate=1.5e-3, batch=2, decay=0.9)
+DRAWN = 800_000  # tokens that target and draft write, each, for the second time
 
 
 # --- the model: GPT-2 with the parameter names of its checkpoints -------------------------------
@@ -249,13 +252,24 @@ def labelled_batches(sources: list[Labelled], recipe: Recipe, seed: int) -> Feed
     return feed
 
 
-def draw(folder: Path, stories: list[np.ndarray], n_token: int, seed: int) -> list[np.ndarray]:
-    """Stories that the model of a folder writes at temperature 1 after the first words of others, as ids."""
+def opening(stories: list[np.ndarray], others: list[np.ndarray], rng: np.random.Generator) -> list[int]:
+    """What a text begins with: the first words of a story, or of four texts for one a passage of another kind."""
+    if others and rng.random() < 0.25:
+        text = others[rng.integers(len(others))]
+        first = rng.integers(max(1, len(text) - 48))
+        return list(text[first : first + rng.integers(4, 49)].tolist())
+    return list(stories[rng.integers(len(stories))][: rng.integers(1, 9)].tolist())
+
+
+def draw(
+    folder: Path, stories: list[np.ndarray], others: list[np.ndarray], n_token: int, seed: int
+) -> list[np.ndarray]:
+    """Texts that the model of a folder writes at temperature 1 after an `opening`, as ids."""
     n_threads = torch.get_num_threads()
     model, rng, first = load_model(folder).with_crew(n_threads), np.random.default_rng([seed, n_token]), 0
     drawn: list[np.ndarray] = []
     while sum(map(len, drawn)) < n_token:
-        prompts = [stories[rng.integers(len(stories))][: rng.integers(1, 9)].tolist() for _ in range(TOGETHER)]
+        prompts = [opening(stories, others, rng) for _ in range(TOGETHER)]
         texts = [list(prompt) for prompt in prompts]
         options: dict[str, Any] = {
             "max_new_tokens": N_CTX,
@@ -271,11 +285,13 @@ def draw(folder: Path, stories: list[np.ndarray], n_token: int, seed: int) -> li
     return drawn
 
 
-def drawn_texts(folder: Path, stories: list[np.ndarray], work: Path, seed: int, n_token: int) -> list[np.ndarray]:
+def drawn_texts(
+    folder: Path, stories: list[np.ndarray], others: list[np.ndarray], work: Path, seed: int, n_token: int
+) -> list[np.ndarray]:
     """As `draw`, kept in a file under work."""
     file = work / f"drawn-{folder.name}.npz"
     if not file.exists():
-        texts = draw(folder, stories, n_token, seed)
+        texts = draw(folder, stories, others, n_token, seed)
         with file.with_suffix(".tmp").open("wb") as unfinished:
             np.savez(unfinished, ids=np.concatenate(texts).astype(np.uint16), ends=np.cumsum([len(t) for t in texts]))
         os.replace(file.with_suffix(".tmp"), file)
@@ -537,6 +553,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--draft-tokens", type=int, default=DRAFT.tokens)
     parser.add_argument("--tuning-tokens", type=int, default=TUNED.tokens)
     parser.add_argument("--drawn-tokens", type=int, default=DRAWN)
+    parser.add_argument("--others", type=Path, help="folder of .txt files of other kinds, to begin texts with")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
@@ -550,17 +567,18 @@ def main(arguments: list[str] | None = None) -> None:
     if not (options.work / "vocab.json").exists():
         train_tokenizer(texts, options.work)
     stories, held = encode(texts, options.work), encode(held_texts, options.work)
+    others = encode(read_stories(options.others)[0], options.work) if options.others else []
     n_train, n_held = sum(map(len, stories)), sum(map(len, held))
     print(f"{len(stories)} stories, {n_train:,} tokens; {len(held)} held out, {n_held:,} tokens", flush=True)
 
-    seed, work = options.seed, options.work
+    seed, work, n_drawn = options.seed, options.work, options.drawn_tokens
     target = train(target_recipe, batches(stories, target_recipe, seed), held, work, options).eval()
     export(target, target_recipe, work, options.out / TARGET.name)
     read = labelled("stories", stories, target, work, seed)
     draft = train(draft_recipe, labelled_batches([read], draft_recipe, seed), held, work, options, soft_labels)
     export(draft, draft_recipe, work, work / DRAFT.name)
     own, its = (
-        labelled(folder.name, drawn_texts(folder, stories, work, seed, options.drawn_tokens), target, work, seed)
+        labelled(folder.name, drawn_texts(folder, stories, others, work, seed, n_drawn), target, work, seed)
         for folder in (options.out / TARGET.name, work / DRAFT.name)
     )
     mixed = labelled_batches([read, own, read, its], tuned_recipe, seed)

@@ -1,6 +1,6 @@
 """One real round as a picture, from a traced run: the figure at the top of the README.
 
-    minispec trace "Once upon a time" -n 60 -k 4 --temperature 1 --seed 5 --json |
+    minispec trace "Once upon a time" -n 60 -k 4 --temperature 1 --seed 16 --json |
         python notebooks/figures/one_round.py > FILE
 
 Of the run it takes the first round that kept two guesses, refused the third and never judged the fourth. The same run

@@ -228,7 +228,7 @@ MUTANTS = [
     Mutant("a sibling of a kept guess counted as refused", "tree_shape", "count[1] += 1\n                    break\n",
            "count[1] += 1\n", "test_tree_shape.py::test_a_table_worked_by_hand"),
     Mutant("a tree's guesses read after others than their own", "drafters.small_model_tree",
-           "logits[1 + number[place]] for place", "logits[1 + i] for i, place in enumerate(places)",
+           "logits[1 + number[place]] for place in places", "logits[1 + i] for i, _ in enumerate(places)",
            "test_trees.py::test_each_guess_of_any_tree_is_the_models_own_for_its_place"),
     Mutant("counts of greedy texts for sampled ones", "tree_counts", "greedy = settings.temperature == 0",
            "greedy = True", "test_tree_auto.py::test_counts_are_of_target_drafter_and_way_to_sample"),

@@ -75,9 +75,9 @@ SCHEDULE_OPTIONS = [
 ]
 TREE_OPTION = click.option(
     "--tree", type=Widths(), default=(), metavar="N,...|auto",
-    help="Guess a tree: so many guesses for each place, by depth, as in 3,2,1; near the end of the context window it "
-    "is as deep as there is room. auto takes the one that pays best, by what was kept of a wide one and what guesses "
-    "and checks cost here (measured once), or chains, or none; -k N limits its depth.")
+    help="Guess a tree: so many guesses for each place, by depth, as in 3,2,1, whatever -k says; near the end of the "
+    "context window it is as deep as there is room. auto takes the one that pays best, by what was kept of a wide one "
+    "and what guesses and checks cost here (measured once), or chains, or none; -k N limits its depth.")
 JUDGING_OPTIONS = [
     TREE_OPTION,
     click.option("--verification", type=click.Choice(["token", "block"]), default=DEFAULTS.verification,

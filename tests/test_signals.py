@@ -168,7 +168,7 @@ def test_whatever_it_is_doing(work: str, times: int) -> None:
 def test_a_second_press_does_not_break_off_what_keeps_the_text() -> None:
     script = (
         "import time; from minispec.interrupts import run\n"
-        "def work():\n    print('now', flush=True)\n    try: time.sleep(60)\n"
+        "def work():\n    try: print('now', flush=True); time.sleep(60)\n"
         "    finally:\n        print('keeping', flush=True); time.sleep(0.3); print('kept', flush=True)\n"
         "run(work)"
     )

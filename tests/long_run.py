@@ -114,8 +114,11 @@ def resident() -> int:
 # --- the pair in the box -----------------------------------------------------------------------------
 
 
-def story_ways(n: int = 200) -> list[Way]:
-    """Every drafter of the box, with short and long drafts; trees and lengths that choose themselves."""
+def story_ways(n: int = 80) -> list[Way]:
+    """Every drafter of the box, with short and long drafts; trees and lengths that choose themselves.
+
+    Texts are short, so that each has had two of them within 5,000 tokens: until then memory is touched anew.
+    """
     ways = []
     target = open_pair(Settings(draft="none")).target
     for draft in DRAFTS:

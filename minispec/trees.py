@@ -113,8 +113,9 @@ def check_widths(widths: Sequence[int]) -> tuple[int, ...]:
 
 def families(parents: Sequence[int]) -> list[dict[int, list[int]]]:
     """Level by level, the guesses of a shape by their parents: those that follow one guess, or the text, together."""
-    levels: list[dict[int, list[int]]] = [{} for _ in range(max(depths(parents), default=0))]
-    for guess, (parent, depth) in enumerate(zip(parents, depths(parents), strict=True)):
+    deep = depths(parents)
+    levels: list[dict[int, list[int]]] = [{} for _ in range(max(deep, default=0))]
+    for guess, (parent, depth) in enumerate(zip(parents, deep, strict=True)):
         levels[depth - 1].setdefault(parent, []).append(guess)
     return levels
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 from base64 import b64encode
 from dataclasses import replace
 from hashlib import sha256
@@ -285,3 +286,25 @@ def test_parts_of_a_page_are_files_of_the_package() -> None:
     for name in ("page.html", "page.css", *SCRIPTS):
         assert Path(part.__globals__["__file__"]).with_name("page").joinpath(name).is_file()
         assert part(name).strip()
+
+
+# --- the picture of one round --------------------------------------------------------------------------
+
+
+def test_the_picture_is_of_a_round_whose_chances_can_be_worked_out_from_it() -> None:
+    path = Path(__file__).resolve().parents[1] / "notebooks" / "figures" / "one_round.py"
+    telling = runpy.run_path(str(path))["telling"]
+
+    def round_of(fates: str, *probs: float) -> dict[str, Any]:
+        told = [{"draft_prob": p, "target_prob": p} for p in probs]
+        return {"tree": False, "guesses": [one | {"fate": fate} for one, fate in zip(told, fates.split(), strict=True)]}
+
+    whole, early = "kept kept refused lost", "kept refused lost lost"
+    rounds = [
+        round_of(early, 0.5, 0.5, 0.5, 0.5),
+        round_of(whole, 0.5, 0.001, 0.5, 0.5),
+        round_of(whole, 0.5, 0.5, 0.5, 0.001),
+    ]
+    assert telling({"rounds": rounds}) == 2
+    with pytest.raises(ValueError, match="take another seed"):
+        telling({"rounds": rounds[:2]})

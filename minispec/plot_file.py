@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from minispec.plot import Curve
-from minispec.whole_file import write_whole
+from minispec.whole_file import check_place, write_whole
 
 KINDS = (".png", ".svg")
 
@@ -20,8 +20,7 @@ def check_plot_file(path: Path) -> None:
         raise ValueError(f"the plot file is {str(path)!r}: give it a name that ends in {' or '.join(KINDS)}")
     if find_spec("matplotlib") is None:
         raise ValueError("a plot file needs matplotlib: pip install 'minispec[notebooks]', or plot in the terminal")
-    if not path.parent.is_dir():
-        raise ValueError(f"the plot file {path} cannot be written: there is no folder {path.parent}: make it first")
+    check_place(path, "the plot file", "plot.png")
 
 
 def write_plot(

@@ -8,7 +8,6 @@ the hashes of its one style and its one script: whatever else might get in would
 from __future__ import annotations
 
 import json
-import os
 import re
 from base64 import b64encode
 from hashlib import sha256
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from minispec import __version__
-from minispec.whole_file import write_whole
+from minispec.whole_file import check_place, write_whole
 
 MARK = b'<meta name="generator" content="minispec trace'  # by which a page of ours is known
 WITHIN = 1000  # bytes from the beginning
@@ -71,23 +70,9 @@ def data_of(page_text: str) -> dict[str, Any]:
 
 def check_page_file(path: Path) -> None:
     """Raise ValueError where no page could be written, or another file would be lost: before anything is worked out."""
-    try:
-        path.stat()
-    except FileNotFoundError:
-        pass  # it is to be made
-    except NotADirectoryError:
-        raise ValueError(f"the trace file {path} cannot be written: {path.parent} is no folder: name another") from None
-    except (OSError, ValueError) as error:  # a name that is too long, or none
-        reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"the trace file {str(path)!r:.100} cannot be written ({reason}): give another name") from None
-    if path.is_dir():
-        raise ValueError(f"the trace file {path} is a folder: name a file in it, as in {path / DEFAULT_NAME}")
-    if not path.parent.is_dir():
-        raise ValueError(f"the trace file {path} cannot be written: there is no folder {path.parent}: make it first")
+    check_place(path, "the trace file", DEFAULT_NAME)
     if path.is_file() and not is_page(path):
         raise ValueError(f"the trace file {path} is there already and is no trace page: give another name, or move it")
-    if not os.access(path.parent if not path.exists() or path.is_file() else path, os.W_OK):
-        raise ValueError(f"the trace file {path} cannot be written: {path.parent} takes no files: name another place")
 
 
 def is_page(path: Path) -> bool:

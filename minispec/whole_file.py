@@ -2,8 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from uuid import uuid4
+
+
+def check_place(path: Path, what: str, name: str) -> None:
+    """Raise ValueError where no file could be written, before anything is worked out for it.
+
+    what: the file as the message calls it; name: what to call one in the folder that path is, should it be one.
+    """
+    try:
+        path.stat()
+    except FileNotFoundError:
+        pass  # it is to be made
+    except NotADirectoryError:
+        raise ValueError(f"{what} {path} cannot be written: {path.parent} is no folder: name another") from None
+    except (OSError, ValueError) as error:  # a name that is too long, or none
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"{what} {str(path)!r:.100} cannot be written ({reason}): give another name") from None
+    if path.is_dir():
+        raise ValueError(f"{what} {path} is a folder: name a file in it, as in {path / name}")
+    folder = (path.resolve() if path.is_symlink() else path).parent  # a link's file is what is written
+    if not folder.is_dir():
+        raise ValueError(f"{what} {path} cannot be written: there is no folder {folder}: make it first")
+    if not os.access(folder if not path.exists() or path.is_file() else path, os.W_OK):
+        raise ValueError(f"{what} {path} cannot be written: {folder} takes no files: name another place")
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -150,3 +150,26 @@ def test_a_link_is_followed_and_a_device_written_to(run: Any) -> None:
     assert Path("link.html").is_symlink()
     assert len(data_in("real.html")["ids"]) == 2
     assert run("trace", PROMPT, "-n", "2", "-q", "-o", os.devnull) == (0, "", "")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links are another matter there")
+def test_a_link_that_leads_nowhere_is_refused_before_a_model_is_loaded(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("link.html").symlink_to(Path("nowhere", "run.html"))
+    Path("round.html").symlink_to("round.html")
+    monkeypatch.setattr("minispec.session.open_pair", lambda *_: pytest.fail("a model was loaded"))
+    for name, message in (("link.html", "there is no folder"), ("round.html", "cannot be written")):
+        status, out, err = run("trace", PROMPT, "-o", name)
+        assert (status, out, len(err.splitlines())) == (2, "", 1)
+        assert message in err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names have no control characters there")
+def test_control_characters_of_a_name_do_not_reach_the_terminal(run: Any) -> None:
+    name = "a\x1b[31m\x07\x9b.html"
+    for arguments, status in ((["-o", name], 0), (["-o", f"{name}/b.html"], 2)):
+        found, _, err = run("trace", PROMPT, "-n", "2", *arguments)
+        assert found == status
+        assert "a\\x1b[31m\\x07\\x9b.html" in err
+        assert not set(err) & {"\x1b", "\x07", "\x9b"}

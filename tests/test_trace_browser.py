@@ -93,6 +93,10 @@ class Opened:
     def focused(self) -> str:
         return str(self.tab.evaluate("document.activeElement.className || document.activeElement.tagName"))
 
+    def enter_text(self) -> None:
+        """As Tab does."""
+        self.tab.locator("#text [tabindex='0']").focus()
+
     def press(self, *keys: str) -> None:
         for key in keys:
             self.tab.keyboard.press(key)
@@ -294,6 +298,15 @@ def test_hidden_characters_of_names_and_captions_are_shown(opened: Any) -> None:
     assert not set(shown) & set(hidden)
 
 
+def test_a_chance_near_one_is_not_called_one(opened: Any) -> None:
+    data = json.loads(json.dumps(of("plain")))
+    near = {1: "1", 0.9997: "0.9997", 0.9999999: "> 0.9999", 0.99949: "0.999", 0.0001: "1.0e-4", 0: "0"}
+    data["rounds"][0]["own"]["target"] = [[token, prob] for token, prob in zip(range(6), near, strict=True)]
+    data["tokens"] |= {str(token): f"word{token}" for token in range(6)}
+    rows = opened(page(data), 1600).all("#panel .law-target tr", "e => e.cells[2].textContent")
+    assert rows[:6] == list(near.values())
+
+
 def test_a_long_name_is_broken(opened: Any) -> None:
     data = json.loads(json.dumps(of("one")))
     data["words"]["models"] = "n" * 200
@@ -357,9 +370,17 @@ def test_buttons_turn_the_rounds_and_close(opened: Any) -> None:
         one.tab.click(f"[aria-label='{label}']")
         assert f"Round {r} of {last}" in one.panel()
         assert one.tab.evaluate("document.activeElement.getAttribute('aria-label')") == label
+    assert text_width(one) < 0.8
     one.tab.click("[aria-label='close']")
     assert not one.tab.is_visible("#panel")
     assert one.focused().startswith("t ")
+    assert text_width(one) == pytest.approx(1)
+
+
+def text_width(one: Opened) -> float:
+    """The text's share of the page's width."""
+    wide, story = (one.tab.locator(part).bounding_box()["width"] for part in ("main", "#story"))
+    return float(story / wide)
 
 
 def test_guesses_that_were_never_judged_are_shown_on_demand(opened: Any) -> None:
@@ -422,6 +443,7 @@ def test_a_guess_of_the_panel_keeps_the_focus(opened: Any) -> None:
 def test_keys_step_through_tokens_and_rounds(opened: Any) -> None:
     one, data = opened(html_of("sampled")), of("sampled")
     rounds = f" of {data['passes']}"
+    one.enter_text()
     one.press("j")
     assert f"Round 1{rounds}" in one.panel()
     first = one.chosen()
@@ -449,8 +471,51 @@ def test_arrows_outside_the_text_scroll_as_ever(opened: Any) -> None:
     one = opened(html_of("sampled"), 360)
     one.press("ArrowDown", "End", "ArrowRight")
     assert one.panel() == ""
+
+
+def test_letters_act_in_the_text_alone(opened: Any) -> None:
+    """What is dictated, or typed by chance, turns no page: WCAG 2.1.4."""
+    one = opened(html_of("sampled"), 360)
+    one.press("j", "k")
+    one.tab.locator("#save").focus()
+    one.press("j", "k")
+    assert one.panel() == ""
+    one.enter_text()
     one.press("Control+j")
     assert one.panel() == ""
+    one.press("j")
+    assert "Round 1 of" in one.panel()
+
+
+@pytest.mark.parametrize("name", ["far", "tree"])
+def test_guesses_in_the_panel_are_one_stop_and_arrows_lead_through_them(opened: Any, name: str) -> None:
+    one, data = opened(html_of(name), 1600), of(name)
+    one.tab.locator("#text .round").nth(1).locator(".t").first.click()
+    chips = one.all("#panel .chip", "e => e.place.guess")
+    assert len(chips) == len(data["rounds"][1]["guesses"]) + 1 > 8
+    assert len(one.all("#panel [tabindex='0']")) == 1
+    one.tab.locator("[aria-label='close']").focus()
+    one.press("Tab")
+    current = "document.activeElement.getAttribute('aria-current') && document.activeElement.place.guess"
+    for key, guess in (("Home", chips[0]), ("ArrowRight", chips[1]), ("ArrowLeft", chips[0]), ("End", chips[-1]),
+                       ("ArrowRight", chips[-1])):  # fmt: skip
+        one.press(key)
+        assert one.tab.evaluate(current) == guess, key
+        assert len(one.all("#panel [tabindex='0']")) == 1
+    one.press("ArrowDown")
+    assert f"Round 3 of {data['passes']}" in one.panel()
+    assert "chip" in one.focused()
+    one.press("Tab")
+    assert "chip" not in one.focused()
+
+
+def test_where_nothing_was_guessed_arrows_lead_from_the_panel_to_the_text(opened: Any) -> None:
+    one = opened(html_of("plain"), 1600)
+    one.tab.locator("#text .t").nth(2).click()
+    one.tab.locator("[aria-label='next round']").focus()
+    one.press("ArrowRight")
+    assert "Round 4 of" in one.panel()
+    assert one.focused().endswith("on")
 
 
 def test_tab_enters_the_text_once(opened: Any) -> None:
@@ -471,6 +536,7 @@ def test_a_long_run_is_gone_through(opened: Any) -> None:
     data["rounds"] *= 1 + 300 // len(data["rounds"])  # wherever the text has ended
     data["passes"] = len(data["rounds"])
     one = opened(page(data), 800)
+    one.enter_text()
     one.press("j", *["j"] * 30)
     assert f"Round 31 of {data['passes']}" in one.panel()
     one.press("End")
@@ -485,8 +551,7 @@ def test_the_chosen_token_is_seen_in_forced_colours_and_paper_is_filled(browser:
     assert marks == ["3px", "3px"]
     one.tab.emulate_media(media="print", forced_colors="none")
     assert not one.tab.is_visible("#panel")
-    wide, story = (one.tab.locator(part).bounding_box()["width"] for part in ("main", "#story"))
-    assert story == pytest.approx(wide)
+    assert text_width(one) == pytest.approx(1)
 
 
 # --- pictures, for eyes and for ears -----------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -21,13 +22,14 @@ if TYPE_CHECKING:
     from minispec.trace import Run
 
 
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and line ends
 PATIENCE = 1.0  # seconds: what takes longer is announced
 PREPARING = "preparing the kernels (a first start compiles them, about 15 s; later ones do not) ..."
 
 
 def note(text: str) -> None:
-    """A line for the reader, on standard error."""
-    click.echo(text, err=True)
+    """A line for the reader, on standard error. Control characters, as of a file's name, are shown and not obeyed."""
+    click.echo(CONTROL.sub(lambda match: ascii(match[0])[1:-1], text), err=True)
 
 
 @contextmanager

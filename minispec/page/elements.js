@@ -11,7 +11,11 @@ function make(name, about, ...inside) {
   element.append(...inside.flat(Infinity).filter((one) => one !== null));
   return element;
 }
-const chance = (x) => (x === 0 || x === 1 ? String(x) : x < 0.001 ? x.toExponential(1) : x.toFixed(3));
+function chance(x) { // 0 and 1 are said of nothing else
+  if (x === 0 || x === 1) return String(x);
+  if (x < 0.001) return x.toExponential(1);
+  return x < 0.9995 ? x.toFixed(3) : x < 0.99995 ? x.toFixed(4) : "> 0.9999";
+}
 const percent = (x) => `${Math.round(100 * x)}\u00a0%`;
 const seconds = (x) => (x < 1 ? `${+(1000 * x).toPrecision(3)} ms` : `${+x.toPrecision(3)} s`);
 

@@ -12,10 +12,10 @@ function choose({ lane, round, guess }, { focus = false, stay = false } = {}) {
   if (lane === "plain") at("plain-text").parentNode.open = true; // what is not seen cannot be stepped through
   mark(Boolean(itself));
   tell(tokenAt(chosen));
-  if (focus) element.focus({ preventScroll: true });
-  else if (fromPanel) at("panel").querySelector("[aria-current]")?.focus();
+  const current = at("panel").querySelector("[aria-current]");
+  if (focus || fromPanel) ((!focus && current) || element).focus({ preventScroll: true });
   if (stay) return;
-  at("panel").querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" }); // among many guesses
+  current?.scrollIntoView({ block: "nearest" }); // among many guesses
   element.scrollIntoView({ block: "nearest" }); // which may be below the panel
 }
 
@@ -36,14 +36,16 @@ function close() {
 
 const clamp = (i, list) => Math.min(Math.max(i, 0), list.length - 1);
 function turnToken(by) {
-  const list = listed[chosen?.lane ?? "main"].filter(inSight), now = list.findIndex((place) => place.element === chosen?.element);
+  const chips = [...at("panel").querySelectorAll(".chip")].map((one) => one.place); // among them, while they have the focus
+  const list = inPanel() && chips.length ? chips : listed[chosen?.lane ?? "main"].filter(inSight);
+  const now = list === chips ? chips.findIndex((place) => place.guess === chosen.guess) : list.findIndex((place) => place.element === chosen?.element);
   const next = list[clamp(now + by, list)];
-  if (next) choose(next, { focus: true });
+  if (next) choose(next, { focus: list !== chips });
 }
 function turnRound(by) {
   const lane = chosen?.lane ?? "main", r = clamp((chosen?.round ?? -1) + by, lanes[lane].rounds);
   const first = listed[lane].find((place) => place.round === r && inSight(place));
-  if (first) choose(first, { focus: true });
+  if (first) choose(first, { focus: !inPanel() });
 }
 
 const LAWS = { target: "p: the target", draft: "q: the drafter", residual: "residual: max(0, p − q), rescaled", law: "what it was drawn from" };
@@ -80,9 +82,9 @@ function ofGuesses({ guesses, own, path, tree, draft_seconds, target_seconds }) 
 
 function chip(guess) { // a token of the round, to be chosen
   const place = { ...chosen, guess }, element = makeToken(place, alone(tokenAt(place).token));
-  element.tabIndex = 0;
   element.classList.add("chip");
   if (chosen.guess === guess) element.setAttribute("aria-current", "true");
+  if (chosen.guess === guess) element.tabIndex = 0; // one stop for them all: arrows lead to the others
   return make("li", {}, element);
 }
 
@@ -106,15 +108,15 @@ function lawTable(name, thing) {
   return bars(`bars law-${name}`, caption, law.map(([id, p]) => bar(alone(id), p, chance(p), { class: id === thing.token ? "this" : "" })));
 }
 
-const ANYWHERE = { j: () => turnRound(1), k: () => turnRound(-1), Escape: close };
-const WITHIN = {
+const WITHIN = { // the text and the panel: elsewhere keys do what they do on any page
+  j: () => turnRound(1), k: () => turnRound(-1),
   ArrowRight: () => turnToken(1), ArrowLeft: () => turnToken(-1), ArrowDown: () => turnRound(1), ArrowUp: () => turnRound(-1),
   Home: () => turnToken(-Infinity), End: () => turnToken(Infinity),
 };
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const press = event.target.matches(".t") && (event.key === "Enter" || event.key === " ");
-  const action = press ? () => choose(event.target.place) : ANYWHERE[event.key] ?? (event.target.closest(".text, #panel") && WITHIN[event.key]);
+  const action = press ? () => choose(event.target.place) : event.key === "Escape" ? close : event.target.closest(".text, #panel") && WITHIN[event.key];
   if (!action) return;
   event.preventDefault();
   action();
@@ -122,5 +124,5 @@ document.addEventListener("keydown", (event) => {
 document.addEventListener("click", (event) => {
   const spot = event.target.closest(".t"), rect = event.target.closest("rect[data-round]");
   if (spot?.place) choose(spot.place);
-  if (rect) choose(listed[rect.dataset.lane].find((place) => place.round === Number(rect.dataset.round)), { stay: true });
+  if (rect) choose(listed[rect.dataset.lane].find((place) => place.round === Number(rect.dataset.round)), { focus: true, stay: true });
 });

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minispec.costs import measured_costs
 from minispec.draft_length import MOST
+from minispec.kept_costs import measured_costs
 from minispec.session import Pair
 from minispec.theory import break_even_accept, round_cost
 

@@ -33,7 +33,7 @@ class Pair:
     @cached_property
     def costs(self) -> Costs:
         """What guesses and checks cost on this machine: kept from an earlier run, or measured, which takes seconds."""
-        from minispec.costs import costs_of
+        from minispec.kept_costs import costs_of
 
         return costs_of(self)
 

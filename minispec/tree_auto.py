@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from minispec.costs import Costs, tree_costs
+from minispec.costs import Costs
 from minispec.drafters.models import with_tree
+from minispec.kept_costs import tree_costs
 from minispec.protocols import depths
 from minispec.settings import AUTO
 from minispec.tree_counts import counts_of

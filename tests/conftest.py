@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from minispec import costs
+from minispec import kept_costs
 from minispec.backends import operations
 from minispec.cli import main
 from minispec.commands import shared
-from minispec.costs import Costs, file_of, keep_costs
+from minispec.costs import Costs
+from minispec.kept_costs import file_of, keep_costs
 from minispec.session import open_pair
 from minispec.settings import Settings
 
@@ -93,7 +94,7 @@ def known_costs() -> Iterator[None]:
             pair = open_pair(Settings(backend=backend, draft_weights=draft_weights))
             keep_costs(file_of(pair), known)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(costs, "measure_costs", lambda *_, **__: known)
+        patch.setattr(kept_costs, "measure_costs", lambda *_, **__: known)
         yield
 
 

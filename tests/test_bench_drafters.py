@@ -108,7 +108,7 @@ def test_a_drafter_that_changes_the_text_is_no_row(run: Any, monkeypatch: pytest
 
 
 def test_what_else_is_asked_for_is_measured_too() -> None:
-    from minispec.commands.bench import default_parts
+    from minispec.commands.bench_checks import default_parts
 
     options: dict[str, Any] = {"drafters": "suffix", "accepts": None, "against": (), "batches": ()}
     assert default_parts(options) == ["drafters"]

@@ -11,10 +11,11 @@ import pytest
 import toys
 from checkpoints import TINY
 
-from minispec import costs as costs_module
-from minispec.costs import Costs, between, costs_of, file_of, keep_costs, measure_costs, read_costs
+from minispec import kept_costs
+from minispec.costs import Costs, between, measure_costs
 from minispec.drafters import SmallModelDrafter
 from minispec.drafters.small_model import SmallModelDrafting
+from minispec.kept_costs import costs_of, file_of, keep_costs, read_costs
 from minispec.session import Pair, open_pair
 from minispec.settings import Settings
 
@@ -59,14 +60,14 @@ def test_a_place_that_cannot_be_written_to_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_prices_are_measured_once_for_a_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(costs_module, "cache_folder", lambda name: tmp_path / name)
+    monkeypatch.setattr(kept_costs, "cache_folder", lambda name: tmp_path / name)
     measured: list[Any] = []
 
     def measure(*pair: Any) -> Costs:
         measured.append(pair)
         return KEPT
 
-    monkeypatch.setattr(costs_module, "measure_costs", measure)
+    monkeypatch.setattr(kept_costs, "measure_costs", measure)
     pair = open_pair(Settings())
     assert costs_of(pair) == KEPT
     assert costs_of(open_pair(Settings())) == KEPT
@@ -157,6 +158,6 @@ def test_a_user_without_a_home_has_prices_all_the_same(monkeypatch: pytest.Monke
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "home", no_home)
     pair = open_pair(Settings())
-    monkeypatch.setattr(costs_module, "measure_costs", lambda *pair: KEPT)
+    monkeypatch.setattr(kept_costs, "measure_costs", lambda *pair: KEPT)
     with pytest.warns(UserWarning, match="cannot be written to"):
         assert costs_of(pair) == KEPT

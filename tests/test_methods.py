@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -18,12 +17,13 @@ from checkpoints import TINY
 from test_verify import Letters
 
 from minispec.commands.shared import hints
-from minispec.costs import file_of
+from minispec.costs import measure_costs
 from minispec.draft_option import help_lines, is_lossy, is_model, models_in, parts_of, takes_draft_weights, usage
 from minispec.drafters import CombinedDrafter, NgramDrafter, PromptLookupDrafter, SmallModelDrafter, SuffixDrafter
 from minispec.drafters.models import describe, models_of
 from minispec.drafters.ngram import FILE, table_of
 from minispec.hub import find_model
+from minispec.kept_costs import file_of
 from minispec.methods import METHODS
 from minispec.prompts import Prompt
 from minispec.protocols import Draft
@@ -246,21 +246,9 @@ def test_prices_are_kept_for_each_way_to_draft() -> None:
 
 
 def test_a_free_guess_costs_next_to_nothing() -> None:
-    """With the real measurement, which the tests' fixture puts aside."""
-    import importlib.util
-
-    spec = importlib.util.find_spec("minispec.costs")
-    assert spec is not None
-    assert spec.loader is not None
-    fresh = importlib.util.module_from_spec(spec)
-    sys.modules["fresh_costs"] = fresh
-    try:
-        spec.loader.exec_module(fresh)
-        for draft in ("suffix", "ngram"):
-            pair = open_pair(Settings(draft=draft))
-            assert fresh.measure_costs(pair.target, pair.drafter, turns=1, rows=(2,)).guess < 0.5
-    finally:
-        del sys.modules["fresh_costs"]
+    for draft in ("suffix", "ngram"):
+        pair = open_pair(Settings(draft=draft))
+        assert measure_costs(pair.target, pair.drafter, turns=1, rows=(2,)).guess < 0.5
 
 
 def test_a_key_knows_the_method_and_the_bytes_of_its_table(tmp_path: Path) -> None:

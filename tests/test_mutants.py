@@ -309,7 +309,7 @@ MUTANTS = [
            "test_free_drafters.py::test_two_models_of_a_batch_share_their_own_passes", "another model"),
     Mutant("caches of the one model for the other", "batch", "key = kind, id(model)", "key = kind, 0",
            "test_free_drafters.py::test_two_models_of_a_batch_share_their_own_passes", "another model"),
-    Mutant("one price for every way to draft", "costs", "        drafter,\n    ]", "        None,\n    ]",
+    Mutant("one price for every way to draft", "kept_costs", "        drafter,\n    ]", "        None,\n    ]",
            "test_methods.py::test_prices_are_kept_for_each_way_to_draft"),
     Mutant("a key without the table's bytes", "sweep", "[file_digest(file) for file in files] if files else",
            "[str(file) for file in files] if files else",

@@ -17,13 +17,13 @@ from test_tree_shape import every_tree, steps, tables
 from test_verify import Letters
 from toys import ids_of, tiny_model
 
-from minispec import costs as costs_module
-from minispec import tree_auto, tree_counts
-from minispec.costs import Costs, file_of, measure_beside, tree_costs
+from minispec import kept_costs, tree_auto, tree_counts
+from minispec.costs import Costs, measure_beside
 from minispec.decoding import decode
 from minispec.drafters import CombinedDrafter, MedusaDrafter, SmallModelDrafter, SmallModelTreeDrafter, SuffixDrafter
 from minispec.drafters.models import with_tree
 from minispec.heads import read_heads
+from minispec.kept_costs import file_of, tree_costs
 from minispec.protocols import depths
 from minispec.sampling import Sampling
 from minispec.session import Pair
@@ -62,7 +62,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder for what is kept, and few texts to count in."""
-    for module in (costs_module, tree_counts):
+    for module in (kept_costs, tree_counts):
         monkeypatch.setattr(module, "cache_folder", lambda name: tmp_path / name)
     monkeypatch.setattr(tree_counts, "N_TEXT", 2)
     return tmp_path
@@ -263,11 +263,11 @@ def test_a_folder_that_takes_no_counts_is_a_warning(tmp_path: Path) -> None:
 def test_the_price_of_a_guess_beside_another_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is no dearer than a guess of a further level; the other prices are those of chains."""
     measured: list[int] = []
-    monkeypatch.setattr(costs_module, "measure_costs", lambda *_: CHEAP)
-    monkeypatch.setattr(costs_module, "measure_beside", noted(measured, 0.03))
+    monkeypatch.setattr(kept_costs, "measure_costs", lambda *_: CHEAP)
+    monkeypatch.setattr(kept_costs, "measure_beside", noted(measured, 0.03))
     pair = toy_pair()
     assert tree_costs(pair) == replace(CHEAP, beside=0.03)
-    monkeypatch.setattr(costs_module, "measure_beside", noted(measured, 0.3))
+    monkeypatch.setattr(kept_costs, "measure_beside", noted(measured, 0.3))
     assert tree_costs(pair) == replace(CHEAP, beside=0.03)
     assert tree_costs(pair, anew=True) == replace(CHEAP, beside=0.05)
     assert len(measured) == 2
@@ -290,7 +290,7 @@ def test_a_guess_beside_another_has_a_price() -> None:
 @pytest.fixture
 def quick(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few texts, and a price that does not depend on how busy the machine is."""
-    monkeypatch.setattr(costs_module, "measure_beside", lambda *_: 0.01)
+    monkeypatch.setattr(kept_costs, "measure_beside", lambda *_: 0.01)
 
 
 def test_the_tree_that_pays_is_taken_and_said(run: Any, quick: None, scripted: Any) -> None:

@@ -559,7 +559,8 @@ def sound(n_tokens: int) -> tuple[dict[str, int], list[str]]:
     """So many tokens: pairs of any two letters, and then of three."""
     letters = sorted(byte_letters())
     pairs = [f"{one} {other}" for one in letters for other in letters]
-    pairs += [f"{one}{other} {last}" for one in letters[128:] for other in letters[:128] for last in letters[32:64]]
+    # The first two are joined before the last two, as `one` comes before `other` above.
+    pairs += [f"{one}{other} {last}" for one in letters[:128] for other in letters[128:] for last in letters[32:64]]
     pairs = pairs[: n_tokens - 256]
     return {token: i for i, token in enumerate([*letters, *(pair.replace(" ", "") for pair in pairs)])}, pairs
 

@@ -275,8 +275,9 @@ def test_tiles_are_compiled_with_the_promise_that_arrays_do_not_overlap() -> Non
         function = numba.njit(fastmath={"contract"}, **pipeline)(tiles.tile_3.py_func)  # type: ignore[attr-defined]
         function(*floats(0, 3, 8), floats(1, 8, kernels.WIDE), floats(2, 3 * kernels.WIDE))
         (code,) = function.inspect_llvm().values()
-        promises.append(code.count("noalias"))
-    assert promises[1] > promises[0]
+        head = next(line for line in code.splitlines() if line.startswith("define"))  # of the function itself
+        promises.append(head.count(" noalias "))
+    assert promises[1] >= promises[0] + 5  # one for each array; the rest of the code has promises of LLVM's own
 
 
 def all_compiled() -> dict[str, Any]:
@@ -302,12 +303,13 @@ def test_each_kernel_is_compiled_once_for_each_kind_of_weight(tmp_path: Path) ->
         "files = 'attention', 'crew', 'int8', 'product', 'rows', 'whole_pass'\n"
         "a, c, i, p, r, w = [import_module(f'minispec.kernels.{name}') for name in files]\n"
         "both = w.run, w.together, w.share, w.linear, w.linear_add, w.linear_gelu, w.embed_all\n"
-        "all_ = w.norm, w.attention, c.take, a.attend, a.store_head, p.linear_panel, p.tile_6, r.layer_norm_row\n"
+        "all_ = w.norm, w.attention, c.take, a.attend, a.store_head, p.linear_panel, p.tile_3, r.layer_norm_row\n"
         "for n, dtype in enumerate((np.float32, np.int8), 1):\n"
         "    kernels.warm_up(np.dtype(dtype))\n"
         "    assert [len(f.signatures) for f in both] == [n] * len(both)\n"
         "    assert [len(f.signatures) for f in all_] == [1] * len(all_)\n"
         "assert len(i.linear_pair.signatures) == 1\n"
+        "assert len(p.tile_6.signatures) == (p.ROWS == 6)\n"  # which takes AVX-512
     )
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     child = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)

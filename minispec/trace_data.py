@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 from minispec import __version__
 from minispec.theory import expected_tokens
 from minispec.trace_reasons import Guess, Law, Own, Round
-from minispec.trace_words import in_text, why_guess, why_own, words
+from minispec.trace_whys import pick_of, why_guess, why_lost, why_own
+from minispec.trace_words import in_text, words
 
 if TYPE_CHECKING:
     from minispec.session import Pair
@@ -76,7 +77,7 @@ def run_data(settings: Settings, tokenizer: Tokenizer, trace: Trace) -> Json:
     text = "".join(stream.push(token) for token in trace.run.ids) + stream.flush()
     told = settings.as_json() | ({"draft": None, "num_draft_tokens": 0, "schedule": None} if trace.plain else {})
     return trace.run.as_json(text, told) | {
-        "rounds": [round_data(one, settings.verification == "block") for one in trace.rounds if one.step.committed],
+        "rounds": [round_data(one, settings) for one in trace.rounds if one.step.committed],
         "joined": dict(joined(tokenizer, trace.run.ids)),
     }
 
@@ -93,12 +94,17 @@ def versions(packages: Iterable[str]) -> Iterator[tuple[str, str]]:
 # --- rounds ----------------------------------------------------------------------------------------
 
 
-def round_data(one: Round, block: bool) -> Json:
-    """A round, its guesses judged one by one or as a block."""
-    step = one.step
+def round_data(one: Round, settings: Settings) -> Json:
+    """A round of a run with these settings."""
+    step, pick, block = one.step, pick_of(settings), settings.verification == "block"
+    lossy = not block and any(guess.target is not None and guess.chance is None for guess in one.guesses)
+    whys = [
+        why_lost(one.guesses, i) if guess.fate == "lost" else why_guess(guess, pick, block)
+        for i, guess in enumerate(one.guesses)
+    ]
     return {
-        "guesses": [guess_data(guess, why_guess(guess, one.own is None, block)) for guess in one.guesses],
-        "own": None if one.own is None else own_data(one.own),
+        "guesses": list(map(guess_data, one.guesses, whys)),
+        "own": None if one.own is None else own_data(one.own, why_own(one.own, pick, lossy)),
         "shown": in_text(one),
         "committed": list(step.committed),
         "path": list(step.path),
@@ -117,9 +123,9 @@ def guess_data(guess: Guess, why: str) -> Json:
     return told
 
 
-def own_data(own: Own) -> Json:
+def own_data(own: Own, why: str) -> Json:
     """The target's own token."""
-    told = {"token": own.token, "kind": own.kind, "prob": own.prob, "coin": own.coin, "why": why_own(own)}
+    told = {"token": own.token, "kind": own.kind, "prob": own.prob, "coin": own.coin, "why": why}
     return told | law_data("law", own.law)
 
 
@@ -141,8 +147,9 @@ def acceptance(rounds: Sequence[Round]) -> Json:
     """Judged guesses, those kept, and those that should have been: by place, and running from round to round.
 
     What should be: of a guess that is drawn from q and judged by p, the chance sum(min(p, q)); null where guesses are
-    judged by another rule. theory: the tokens a pass that the formula gives for these draft lengths, supposing that
-    each judged guess is kept with the same chance.
+    judged by another rule, and where both sides pick one token, so that it would say 0 or 1 as it happened.
+    theory: the tokens a pass that the formula gives for these draft lengths, supposing that each judged guess is kept
+    with the same chance.
     """
     places: dict[int, list[Guess]] = {}
     running, kept, expected = [], 0, 0.0
@@ -156,15 +163,16 @@ def acceptance(rounds: Sequence[Round]) -> Json:
                 expected += guess.overlap or 0.0
         running.append([len(judged), kept, significant(expected)])
     one_by_one = all(guess.overlap is not None for guess in judged)
+    foretold = one_by_one and all(guess.target is None or guess.target.model is None for guess in judged)
     rate = kept / len(judged) if judged else None
     lengths = [len(one.guesses) for one in rounds if one.step.committed]
     chains = one_by_one and all(one.step.parents is None for one in rounds)
     return {
-        "accept_by_place": [place_data(place, guesses, one_by_one) for place, guesses in sorted(places.items())],
+        "accept_by_place": [place_data(place, guesses, foretold) for place, guesses in sorted(places.items())],
         "running": running if judged else [],
         "theory": {
             "judged_accept_rate": rate,
-            "expected_accept_rate": expected / len(judged) if judged and one_by_one else None,
+            "expected_accept_rate": expected / len(judged) if judged and foretold else None,
             "tokens_per_pass": sum(expected_tokens(rate, n) for n in lengths) / len(lengths)
             if rate is not None and chains
             else None,
@@ -172,10 +180,10 @@ def acceptance(rounds: Sequence[Round]) -> Json:
     }
 
 
-def place_data(place: int, guesses: Sequence[Guess], one_by_one: bool) -> Json:
+def place_data(place: int, guesses: Sequence[Guess], foretold: bool) -> Json:
     """The judged guesses of one place in the draft, counted from 1."""
     kept = sum(guess.fate == "kept" for guess in guesses)
-    expected = sum(guess.overlap or 0.0 for guess in guesses) / len(guesses) if one_by_one else None
+    expected = sum(guess.overlap or 0.0 for guess in guesses) / len(guesses) if foretold else None
     return {"place": place, "judged": len(guesses), "kept": kept, "expected": expected}
 
 

@@ -163,7 +163,9 @@ class Notes:
         n_guess = len(draft.tokens)
         if self.rule is judge_block:  # from the longest beginning down
             met = {n_guess - 1 - i: {"chance": accept.chance, "coin": accept.coin} for i, accept in enumerate(accepts)}
-            return {i: ([], met.get(i, {})) for i in range(n_guess)}
+            n_kept = n_guess - len(accepts) + 1 if accepts and accepts[-1].kept else 0
+            ended = range(step.n_accepted, n_kept)  # kept by the rule, but the text had ended
+            return {i: ([], met.get(i, {})) for i in range(n_guess) if i not in ended}
         reached = {-1, *step.path}  # a rule of somebody's own: what it looked at, without coins
         return {i: ([], {}) for i, parent in enumerate(parents_of(draft)) if parent in reached}
 

@@ -1,7 +1,4 @@
-"""A traced run in words: why each token is there, and what its figures come to. For the page, and for who reads JSON.
-
-In words p is the target's probability of a token and q the draft's, as on the page.
-"""
+"""A traced run in words: what its figures come to. For the page, and for who reads JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from minispec.viz import counted, ending, number, rate
 
 if TYPE_CHECKING:
     from minispec.settings import Settings
-    from minispec.trace_reasons import Guess, Own, Round
+    from minispec.trace_reasons import Round
 
 Json = dict[str, Any]
 KINDS = {  # of tokens, in the order of the page's legend
@@ -29,55 +26,9 @@ SAME = {
 }
 
 
-def chance(value: float) -> str:
-    """A probability with three digits that count."""
-    if value in (0, 1):
-        return f"{value:.0f}"
-    if 0.001 <= value < 0.9995:
-        return f"{value:.3f}"
-    return f"{value:.7f}" if value > 0.5 else f"{value:.1e}".replace("e-0", "e-")
-
-
 def seconds(value: float) -> str:
     """A time with three digits: 32.1 ms."""
     return f"{number(value)} s" if value >= 1 else f"{number(1000 * value)} ms"
-
-
-# --- why a token is there ----------------------------------------------------------------------------
-
-
-def why_own(own: Own) -> str:
-    """How the target's own token came."""
-    drawn = f"it had probability {chance(own.prob)} there, and the draw fell at {chance(own.coin)}."
-    if own.kind == "bonus":
-        return f"No guess was left to follow the last that was kept, so the pass gives one more token, from p: {drawn}"
-    if own.kind == "plain":
-        return f"Nothing was guessed: one token from p, as in plain decoding: {drawn}"
-    return f"In place of a refused guess, from what the target has over the draft: {drawn}"
-
-
-def why_guess(guess: Guess, ended: bool, block: bool) -> str:
-    """What became of a guess. ended: the text ended with a guess; block: guesses are judged as a block."""
-    if guess.target_prob is None:
-        reason = "the text had ended" if ended else "an earlier guess was refused, or another kept in its place"
-        return f"q = {chance(guess.draft_prob)}. Never judged: {reason}."
-    figures, kept = f"p = {chance(guess.target_prob)}, q = {chance(guess.draft_prob)}.", guess.fate == "kept"
-    if guess.chance is None or guess.coin is None:
-        if block:
-            return f"{figures} Judged as part of a block: {'a longer beginning was kept' if kept else 'refused'}."
-        return f"{figures} Judged by a rule of this method's own, which throws no coin and is lossy: {guess.fate}."
-    told = [chance(guess.chance), chance(guess.coin)]
-    if told[0] == told[1]:  # then with all digits: which is less is to be seen
-        told = [repr(guess.chance), repr(guess.coin)]
-    thrown = f"{told[0]}; the coin fell at {told[1]}"
-    if block:
-        verdict = "kept" if kept else "refused, so a shorter beginning was tried"
-        return f"{figures} As a block, guesses 1 to {guess.depth} are kept with chance {thrown}: {verdict}."
-    if guess.chance in (0, 1):
-        verdict = f", which cannot matter: {guess.fate}."
-    else:
-        verdict = ", below it: kept." if kept else ", not below it: refused."
-    return f"{figures} Kept with chance min(1, p/q) = {thrown}{verdict}"
 
 
 def in_text(one: Round) -> list[list[Any]]:
@@ -110,13 +61,16 @@ def words(settings: Settings, data: Json) -> Json:
         "time": time_words(data),
         "kept": kept_words(data),
         "plain": "",
+        "seed": str(settings.seed),  # JavaScript rounds large numbers
     }
     if not data["ids"]:
         told["idea"] = "No token was written."
     elif data["drafts"]:
+        trees = any(one["tree"] for one in data["rounds"])
+        kept = "those of one branch, as far as it agrees" if trees else "them up to the first that it refuses"
         told["idea"] = (
-            "A round is one pass of the target: it checks all guesses at once, keeps them up to the first that it "
-            "refuses, and adds a token of its own. The small numbers are the seams between rounds."
+            f"A round is one pass of the target: it checks all guesses at once, keeps {kept}, and adds a token of its "
+            "own. The small numbers are the seams between rounds."
         )
     if data["plain"]:
         n_tokens, n_passes = len(data["plain"]["ids"]), data["plain"]["passes"]
@@ -149,7 +103,8 @@ def time_words(data: Json) -> str:
     if data["plain"]:
         plain = sum(one["target_seconds"] for one in data["plain"]["rounds"])
         told += f" Plain decoding: {seconds(plain)} for {counted(len(data['plain']['ids']), 'token')}."
-    return f"{told} Only drafter and target are timed; the first round reads the prompt."
+    timed = "Only drafter and target are timed; the first round reads the prompt."
+    return f"{told} {timed} Each bar is a round, or a plain pass: click it."
 
 
 def kept_words(data: Json) -> str:
@@ -165,7 +120,8 @@ def kept_words(data: Json) -> str:
         told += f" Theory, the mean of sum(min(p, q)) over those judged: {rate(theory['expected_accept_rate'])}."
     if theory["tokens_per_pass"] is not None:
         told += (
-            f" Were each kept with one chance a, (1 - a^(k+1)) / (1 - a) would give "
-            f"{number(theory['tokens_per_pass'])} tokens a pass; this run wrote {number(data['tokens_per_pass'])}."
+            f" Were each kept with one chance a, k guesses would write (1 - a^(k+1)) / (1 - a) tokens on average: "
+            f"{number(theory['tokens_per_pass'])} a pass for these drafts; this run wrote "
+            f"{number(data['tokens_per_pass'])}."
         )
     return told

@@ -298,6 +298,35 @@ def test_hidden_characters_of_names_and_captions_are_shown(opened: Any) -> None:
     assert not set(shown) & set(hidden)
 
 
+def test_nothing_is_cut_off_beside_the_bars(opened: Any) -> None:
+    data = json.loads(json.dumps(of("sampled")))
+    data["accept_by_place"] = [{"place": 1, "judged": 1234, "kept": 1234, "expected": 1.0}] + [
+        {"place": place, "judged": 13, "kept": 13, "expected": 0.79} for place in range(2, 64)
+    ]
+    for width in WIDTHS:
+        one = opened(page(data), width)
+        assert one.tab.evaluate("(box => box.scrollWidth - box.clientWidth)(document.querySelector('#places'))") <= 0
+        assert one.all("#places td:last-child", "e => e.textContent")[0] == "100\xa0% of 1234 (100\xa0%)"
+        assert min(one.all("#places svg", "e => e.getBoundingClientRect().width")) > 40
+    one.tab.emulate_media(media="print")
+    assert one.tab.evaluate("(box => box.scrollHeight - box.clientHeight)(document.querySelector('#places'))") <= 0
+
+
+def test_text_has_the_size_that_the_reader_chose(opened: Any) -> None:
+    one = opened(html_of("sampled"), 320)
+    assert one.tab.evaluate("document.documentElement.scrollWidth") <= 320
+    one.tab.evaluate("document.documentElement.style.fontSize = '32px'")
+    assert min(one.all("body, p, button, dd, #panel, .t, label", "e => parseFloat(getComputedStyle(e).fontSize)")) > 24
+
+
+def test_of_two_picks_no_residual_is_shown(opened: Any) -> None:
+    for name, shown in (("greedy", 0), ("sampled", 1)):
+        one = opened(html_of(name), 1600)
+        one.tab.locator("#text .refused").first.click()
+        assert len(one.all("#panel .law-residual")) == shown
+        assert ("by itself" in one.panel(), "what it was drawn from" in one.panel()) == (False, False)
+
+
 def test_a_chance_near_one_is_not_called_one(opened: Any) -> None:
     data = json.loads(json.dumps(of("plain")))
     near = {1: "1", 0.9997: "0.9997", 0.9999999: "> 0.9999", 0.99949: "0.999", 0.0001: "1.0e-4", 0: "0"}

@@ -16,12 +16,14 @@ from minispec.gumbel import Gumbel
 from minispec.plain import generate
 from minispec.protocols import Step
 from minispec.sampling import Sampling
+from minispec.settings import Settings
 from minispec.speculative import judge, judge_block, residual, speculate
 from minispec.trace import run_all
 from minispec.trace_data import acceptance, round_data
 from minispec.trace_notes import Notes
 from minispec.trace_reasons import Guess, Law, Round, top_of
-from minispec.trace_words import in_text, why_guess
+from minispec.trace_whys import why_guess
+from minispec.trace_words import in_text
 from minispec.typical import judge_typical
 
 PROMPT = [1, 2, 3]
@@ -183,16 +185,59 @@ def test_where_a_text_ends_among_guesses_those_after_are_lost() -> None:
     assert [guess.fate for guess in one.guesses] == ["kept", "kept", "lost", "lost", "lost"]
     assert one.own is None
     assert in_text(one) == [[0, "kept"], [1, "kept"], [2, "lost"], [3, "lost"], [4, "lost"]]
-    assert "the text had ended" in round_data(one, False)["guesses"][4]["why"]
+    assert "the text had ended" in round_data(one, Settings(temperature=1.0))["guesses"][4]["why"]
     (block,) = noted(helpful, SAMPLED, judge_block, stop=lambda new: len(new) == 2, n_draft=5)
     assert block.own is None
     assert block.step.n_accepted == 2
+    assert [guess.fate for guess in block.guesses] == ["kept", "kept", "lost", "lost", "lost"]
+    assert acceptance([block])["running"] == [[2, 2, 0.0]]
+
+
+def test_a_guess_that_the_block_refused_is_not_lost_where_the_text_ends_before_it() -> None:
+    n_both = 0
+    for seed in range(40):
+        notes = Notes(SAMPLED, seed, judge_block)
+        way: dict[str, Any] = {"sampling": notes.sampling, "choices": notes.choices, "verification": notes.judge}
+        (step, *_) = speculate(
+            TARGET, CHAIN, PROMPT, max_new_tokens=9, n_draft=5, seed=seed, stop=lambda new: len(new) == 1, **way
+        )
+        one = notes.round_of(step)
+        fates = [guess.fate for guess in one.guesses]
+        kept = next((5 - i for i, accept in enumerate(one_by_one(one)) if accept), 0)
+        assert fates == ["kept"] * min(kept, 1) + ["lost"] * (kept - 1) + ["refused"] * (5 - kept)
+        n_both += 1 < kept < 5
+    assert n_both
+
+
+def one_by_one(block: Round) -> list[bool]:
+    """Whether each beginning of a block was kept when its coin fell, from the longest down; a lost one was."""
+    told = reversed(block.guesses)
+    return [guess.fate == "lost" or (guess.coin is not None and guess.coin < (guess.chance or 0)) for guess in told]
+
+
+def test_why_a_guess_of_a_tree_was_never_judged() -> None:
+    ended: dict[str, Any] = {"stop": lambda new: len(new) == 1}
+    helpful = SmallModelTreeDrafter(TARGET, (2, 2, 1))
+    (one,) = noted(helpful, GREEDY, judge, n_draft=3, **ended)
+    whys = [guess["why"] for guess in round_data(one, Settings())["guesses"]]
+    for guess, why in zip(one.guesses, whys, strict=True):
+        if guess.fate == "kept":
+            continue
+        if guess.depth == 1:
+            assert "Never judged: another guess was kept in its place." in why
+        elif one.guesses[guess.parent].fate == "kept":
+            assert "Never judged: the text had ended." in why
+    assert sum("another guess was kept in the place of one before it" in why for why in whys) == 4
+    assert sum("the text had ended" in why for why in whys) == 4
+    (chain,) = noted(CHAIN, SAMPLED, judge, n_draft=5, **ended, max_new_tokens=1)[:1]
+    whys = [guess["why"] for guess in round_data(chain, Settings(temperature=1.0))["guesses"]]
+    assert all("the text had ended" in why for why in whys[1:])
 
 
 def test_a_coin_that_fell_close_by_is_told_apart() -> None:
     guess = Guess(1, -1, 1, "refused", 0.5, Law(()), 0.266, Law(()), Law(()), 0.9, chance=0.5321, coin=0.53214)
-    assert "= 0.5321; the coin fell at 0.53214, not below it: refused." in why_guess(guess, False, False)
-    assert "= 0.532; the coin fell at 0.700, not" in why_guess(replace(guess, coin=0.7), False, False)
+    assert "= 0.5321; the coin fell at 0.53214, not below it: refused." in why_guess(guess)
+    assert "= 0.532; the coin fell at 0.700, not" in why_guess(replace(guess, coin=0.7))
 
 
 def test_plain_decoding_is_noted() -> None:

@@ -167,7 +167,7 @@ def test_notes_change_nothing_and_figures_agree(settings: dict[str, Any]) -> Non
         assert data["running"] == data["accept_by_place"] == []
         assert data["theory"]["judged_accept_rate"] is None
     theory = data["theory"]["expected_accept_rate"]
-    assert (theory is None) == (not data["drafted"] or chosen.verification == "block")
+    assert (theory is None) == (not data["drafted"] or chosen.verification == "block" or chosen.determined)
     page(data)
 
 
@@ -190,6 +190,42 @@ def test_a_greedy_trace_takes_the_likeliest_token_of_the_model() -> None:
             assert guess["draft"][0][0] == guess["draft_model"][0][0] == guess["token"]
         if one["own"] is not None:
             assert one["own"]["token"] == one["own"]["law_model"][0][0]
+
+
+@pytest.mark.parametrize("settings", [
+    {"max_new_tokens": 60}, {"coupling": "gumbel", "temperature": 1.0}, {"tree": (3, 2, 1), "num_draft_tokens": 3},
+    {"verification": "block", "num_draft_tokens": 6}, {"draft": "none"}, {"draft": "prompt-lookup"},
+], ids=str)  # fmt: skip
+def test_where_the_text_is_determined_nothing_is_said_of_coins_and_draws(settings: dict[str, Any]) -> None:
+    data = traced(**settings)
+    whys = set()
+    for one in data["rounds"]:
+        for thing in [*one["guesses"], *([one["own"]] if one["own"] else [])]:
+            why = thing["why"]
+            for word in ("coin fell", "draw fell", "with chance", "probability 1"):
+                assert word not in why
+            law = dict(map(tuple, thing.get("target_model", thing.get("law_model", []))))
+            if thing["token"] in law and thing.get("fate") != "lost":
+                told = re.search(r"p = (\d(?:\.\d+)?(?:e-\d+)?)", why)
+                assert told is not None
+                assert float(told[1]) == pytest.approx(law[thing["token"]], rel=0.06, abs=6e-4)
+            whys.add(why.split(": ")[-1] if "fate" in thing else thing["kind"])
+            if thing.get("fate") == "refused" and settings.get("verification") != "block":
+                assert "is another: refused. No coin decides." in why
+    assert len(whys) > 1 or settings == {"draft": "none"}
+
+
+def test_what_replaces_a_guess_by_a_rule_of_a_methods_own_is_said_to_be_from_p() -> None:
+    data = traced("a dog. The dog was a big dog. a", draft="medusa-typical", temperature=1.0)
+    whys = [one["own"]["why"] for one in data["rounds"] if one["own"] and one["own"]["kind"] == "replaced"]
+    assert whys
+    assert all(why.startswith("In place of a refused guess, from p: it had probability") for why in whys)
+    other = [one["own"]["why"] for one in traced(temperature=1.0)["rounds"] if one["own"]]
+    assert any("from what the target has over the draft" in why for why in other)
+
+
+def test_a_large_seed_is_told_to_its_last_digit() -> None:
+    assert traced(max_new_tokens=1, seed=2**53 + 1)["words"]["seed"] == "9007199254740993"
 
 
 # --- the loop is what it was -------------------------------------------------------------------------

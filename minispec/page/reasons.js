@@ -49,11 +49,12 @@ function turnRound(by) {
 }
 
 const LAWS = { target: "p: the target", draft: "q: the drafter", residual: "residual: max(0, p − q), rescaled", law: "what it was drawn from" };
+const isTold = (name, thing) => thing[name] && !(name === "residual" && thing.target_model); // of two picks there is none
 
 function tell(thing) {
   const { lane, round: r } = chosen, round = lanes[lane].rounds[r], kind = words.kinds[kindOf(thing)];
   const title = lane === "plain" ? `Plain pass ${r + 1}` : `Round ${r + 1} of ${run.rounds.length}`;
-  const laws = Object.keys(LAWS).filter((name) => thing[name]).map((name) => lawTable(name, thing));
+  const laws = Object.keys(LAWS).filter((name) => isTold(name, thing)).map((name) => lawTable(name, thing));
   at("panel").replaceChildren(
     make("nav", {}, make("h2", {}, title), turner("previous round", "◀", -1), turner("next round", "▶", 1), button("close", "×", close)),
     ...(round.guesses.length ? ofGuesses(round) : []),
@@ -101,7 +102,7 @@ function branch(guesses, parent) { // the guesses of a tree as lists in lists
 function lawTable(name, thing) {
   const model = thing[`${name}_model`], law = [...(model ?? thing[name])];
   const picked = run.settings.temperature === 0 ? "greedy takes" : "the seed's noise picks";
-  const caption = model ? `${LAWS[name]}, by itself; ${picked} ${said(thing[name][0][0])}` : LAWS[name];
+  const caption = model ? `${LAWS[name === "law" ? "target" : name]}; ${picked} ${said(thing[name][0][0])}` : LAWS[name];
   const own = { target: thing.target_prob, draft: thing.draft_prob, law: thing.prob }[name];
   if (!model && own !== undefined && law.every(([id]) => id !== thing.token)) law.push([thing.token, own]);
   if (!law.length) return make("p", { class: "empty" }, `${LAWS[name]}: nothing, p is nowhere above q`);

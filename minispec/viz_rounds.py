@@ -20,41 +20,40 @@ LONG_TOKEN = 24  # columns of a token in it
 def rounds(run: Run, tokenizer: Tokenizer, color: bool = False, width: int = WIDTH) -> Iterator[str]:
     """A line for every round: what was guessed, how much was kept, and the target's own token.
 
-    At most `width` columns: the guesses are cut, the target's own token is not.
+    At most `width` columns: guesses are cut, those not judged first and then those kept. The one refused, and the
+    target's own token beside it, are what a round is about.
     """
     for i, step in enumerate(run.steps, 1):
-        head = f"{i:4} {step.n_accepted} of {len(step.drafted)}: "
-        own = [(f" {kind} ", "") for _, kind in token_kinds(step) if kind != "accepted"]
-        own += [(shown(token, tokenizer), kind) for token, kind in token_kinds(step) if kind != "accepted"]
-        room = width - len(head) - sum(columns(text) for text, _ in own)
-        pieces = [(head, ""), *cut(list(guesses(step, tokenizer)), room), *own]
-        yield "".join(style(text, kind) if color and kind else text for text, kind in pieces).rstrip()
+        own = [(token, kind) for token, kind in token_kinds(step) if kind != "accepted"]
+        parts = {
+            "head": [(f"{i:4} {step.n_accepted} of {len(step.drafted)}:", "")],
+            **guesses(step, tokenizer),
+            "own": [piece for token, kind in own for piece in ((f" {kind} ", ""), (shown(token, tokenizer), kind))],
+        }
+        for name in ("not judged", "kept", "refused"):
+            others = sum(columns(text) for other, part in parts.items() if other != name for text, _ in part)
+            parts[name] = list(cut(parts[name], width - others))
+        pieces = (piece for part in parts.values() for piece in part)
+        yield "".join(style(text, kind) if color and kind else text for text, kind in pieces)
 
 
-def guesses(step: Step, tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:
-    """The guesses of a round in pieces, each with its kind: those kept, the one refused, and the rest; or the tree."""
-    if step.parents:
-        yield "tree ", ""
-        yield from tree(step, tokenizer)
-        return
-    if not step.drafted:
-        yield "no guesses", ""
-        return
+def guesses(step: Step, tokenizer: Tokenizer) -> dict[str, list[tuple[str, str]]]:
+    """The guesses of a round in pieces, each with its kind: those kept (or a whole tree), the one refused, the rest."""
+    if step.parents or not step.drafted:
+        kept = [(" tree ", ""), *tree(step, tokenizer)] if step.parents else [(" no guesses", "")]
+        return {"kept": kept, "refused": [], "not judged": []}
     n_kept, n_judged = step.n_accepted, len(step.committed)  # a refused guess is judged, too, and replaced
-    space = ""
-    for words, kind, tokens in (
-        ("kept", "accepted", step.drafted[:n_kept]),
-        ("refused", "refused", step.drafted[n_kept:n_judged]),
-        ("not judged", "", step.drafted[n_judged:]),
-    ):
-        if not tokens:
-            continue
-        yield f"{space}{words} [", ""
-        space = " "
-        for i, token in enumerate(tokens):
-            yield "|" * (i > 0), ""
-            yield shown(token, tokenizer), kind
-        yield "]", ""
+    return {
+        "kept": listed("kept", "accepted", step.drafted[:n_kept], tokenizer),
+        "refused": listed("refused", "refused", step.drafted[n_kept:n_judged], tokenizer),
+        "not judged": listed("not judged", "", step.drafted[n_judged:], tokenizer),
+    }
+
+
+def listed(words: str, kind: str, tokens: Sequence[int], tokenizer: Tokenizer) -> list[tuple[str, str]]:
+    """Tokens in brackets, with words before them; nothing where there are none."""
+    pieces = [piece for token in tokens for piece in (("|", ""), (shown(token, tokenizer), kind))]
+    return [(f" {words} [", ""), *pieces[1:], ("]", "")] if tokens else []
 
 
 def tree(step: Step, tokenizer: Tokenizer, guess: int = -1) -> Iterator[tuple[str, str]]:
@@ -95,11 +94,14 @@ def fitting(text: str, room: int) -> str:
 
 
 def cut(pieces: Sequence[tuple[str, str]], room: int) -> Iterator[tuple[str, str]]:
-    """Pieces with their kinds, as they are where they fit, else cut with an ellipsis."""
-    if sum(columns(text) for text, _ in pieces) <= room:
+    """Pieces with their kinds, whole where they fit, else cut with an ellipsis; their first is never in part."""
+    if not pieces or sum(columns(text) for text, _ in pieces) <= room:
         yield from pieces
         return
     room -= 1
+    if room <= columns(pieces[0][0]):
+        yield " …", ""
+        return
     for text, kind in pieces:
         yield fitting(text, room), kind
         room -= columns(text)

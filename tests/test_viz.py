@@ -87,6 +87,21 @@ def test_a_round_is_a_line_of_80_columns_at_most() -> None:
         assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == line
 
 
+def test_where_a_round_is_cut_its_end_is_there() -> None:
+    """The refused guess and what stands in its place; of those not judged, and then of those kept, as much as fits."""
+    for n_kept, expected in (
+        (3, "   1 3 of 12: kept ['a'|'a'|'a'] refused ['b'] not judged ['a'|'a'… replaced 'x'"),
+        (5, "   1 5 of 12: kept ['a'|'a'|'a'|'a'|'a'] refused ['b'] … replaced 'x'"),
+        (11, "   1 11 of 12: kept ['a'|'a'|'a'|'a'|'a'|'a'|'a'|'a'… refused ['b'] replaced 'x'"),
+    ):
+        drafted = (*(97,) * n_kept, 98, *(97,) * (11 - n_kept))
+        assert lines(Step(drafted, n_kept, (*(97,) * n_kept, 120), None)) == [expected]
+    (line,) = lines(Step((97, *(300,) * 4), 1, (97, 300), None))
+    assert columns(line) <= 80
+    assert line.startswith("   1 1 of 5: … refused ['-----")
+    assert line.endswith(f"… … replaced '{'-' * 21}…'")
+
+
 def test_colours_tell_kept_from_refused_from_the_targets_own() -> None:
     (line,) = lines(Step((97, 98), 1, (97, 120), None), color=True)
     for text, kind in (("'a'", "accepted"), ("'b'", "refused"), ("'x'", "replaced")):

@@ -129,6 +129,8 @@ def test_two_models_at_a_prompt(run: Any) -> None:
         ([*PROBS, "--top-k", "3"], "--target-probs and --top-k are both given"),
         (["Once", "-p", "Once"], "the prompt is given twice"),
         (["Once", "-d", "none"], "simulate needs two laws: give -d a draft model"),
+        (["Once", "-d", "ngram"], "simulate needs two laws, and -d ngram is not one model's: give -d a draft model"),
+        (["Once", "-d", "parallel"], "and -d parallel is not one model's"),
         (["Once " * 600], "tokens and story-target a context window of"),
         (["-m", "story-target"], "the prompt is empty"),
         (["--trials", "0"], "'0' cannot be used: give an integer, 1 or more"),

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 EXAMPLE = "0.15,0.35,0.10,0.40", "0.50,0.20,0.20,0.10"  # what is simulated if nothing is given
 
+TARGET, _ = PAIR_OPTIONS
+
 # fmt: off
 PROBS_OPTIONS = [
     click.option("--target-probs", metavar="P,...|@FILE", help="The target's probabilities, one a token, or a file "
@@ -40,6 +42,8 @@ PROBS_OPTIONS = [
     click.option("--rule", "rules", type=click.Choice([*RULES, "all"]), multiple=True, default=["right"],
                  show_default=True, metavar="RULE", help="The rule to try; may be given again; all: every one."),
 ]
+DRAFT = click.option("-d", "--draft", "--draft-model", metavar="NAME",
+                     help="The model whose law guesses are drawn from.  [default: as in generate]")
 SAMPLING_OPTIONS = [
     click.option("-t", "--temperature", "--temp", type=Number(float), default=1.0, show_default=True, metavar="X",
                  help="Of the two models' laws: 1 is their own, 0 is greedy."),
@@ -73,7 +77,7 @@ class Laws:
 
 
 @click.command(short_help="Does the rule give the target's law back? and what do others give?")
-@with_options(PROMPT_OPTIONS, PROBS_OPTIONS, PAIR_OPTIONS, SAMPLING_OPTIONS, RUN_OPTIONS, OUTPUT_OPTIONS)
+@with_options(PROMPT_OPTIONS, PROBS_OPTIONS, [TARGET, DRAFT], SAMPLING_OPTIONS, RUN_OPTIONS, OUTPUT_OPTIONS)
 @click.pass_context
 def simulate(context: click.Context, /, **options: Any) -> None:
     """Write one token, millions of times: draw a guess from the draft's probabilities q, keep it or replace it by a
@@ -174,7 +178,13 @@ def laws_of_models(settings: Settings, prompt: str, quiet: bool) -> Laws:
     if settings.draft_name is None:
         raise click.UsageError("simulate needs two laws: give -d a draft model")
     pair = load(settings, quiet)
-    ids, models = pair.tokenizer.encode(prompt), (pair.target, pair.drafter.model)  # type: ignore[union-attr]
+    drafter: Any = pair.drafter
+    model = getattr(drafter, "model", None)
+    if model is None or model.n_vocab != drafter.n_vocab:  # mask tokens are no tokens
+        raise click.UsageError(
+            f"simulate needs two laws, and -d {settings.draft_name} is not one model's: give -d a draft model"
+        )
+    ids, models = pair.tokenizer.encode(prompt), (pair.target, model)
     for name, model in zip((settings.target, settings.draft_name), models, strict=True):
         if len(ids) > model.n_ctx:
             raise click.UsageError(

@@ -17,6 +17,7 @@ import pytest
 from checkpoints import TINY, tiny_tensors, write_checkpoint
 
 ANSWER = ["expected_tokens", "speedup", "best_k", "best_speedup", "break_even_accept"]
+FREE = ["--cost-ratio", "0"]
 ONE = ["--accept", "0.8", "-k", "6", "--target-ms", "40", "--draft-ms", "4"]
 SLOPE = (0.0, 1.0, *(1 + 0.1 * i for i in range(1, 16)))  # v(rows) = 1 + 0.1 (rows - 1)
 
@@ -125,6 +126,8 @@ def test_json_of_a_table_has_its_cells(run: Any) -> None:
 
 
 def test_a_ratio_instead_of_times(run: Any) -> None:
+    free, as_ratio = (as_json(run, "--accept", "0.8", "-k", "6", *cost) for cost in (["--draft-ms", "0"], FREE))
+    assert [free[key] for key in ANSWER] == [as_ratio[key] for key in ANSWER]
     one, other = as_json(run, *ONE), as_json(run, "--accept", "0.8", "-k", "6", "--cost-ratio", "0.1")
     assert [one[key] for key in ANSWER] == [other[key] for key in ANSWER]
     assert (other["target_ms"], other["draft_ms"], other["seconds"], other["plain_seconds"]) == (None,) * 4
@@ -344,7 +347,7 @@ def test_overlap_by_measured_costs(run: Any) -> None:
         ("-k 1001", "from 0 to 1000"),
         (f"-k {10**400}", "from 0 to 1000"),
         ("--target-ms 0", "'0' cannot be used: give a number, from 0.001"),
-        ("--draft-ms -4", "'-4' cannot be used"),
+        ("--draft-ms -4", "'-4' cannot be used: give a number, from 0 to"),
         ("--target-ms inf", "'inf' cannot be used"),
         ("--cost-ratio -1", "'-1' cannot be used"),
         ("--cost-ratio nan", "'nan' cannot be used"),

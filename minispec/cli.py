@@ -44,8 +44,8 @@ class Group(click.Group):
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="minispec")
 def cli() -> None:
-    """Speculative decoding for GPT-2 on a CPU: a small model guesses, the big one checks, the text is the
-    big one's, token for token.
+    """Speculative decoding for GPT-2 on a CPU: a small model guesses, the big one checks. Greedy text, and
+    with --coupling gumbel sampled text, is the big one's, token for token; other sampled text has exactly its law.
 
     \b
     minispec generate "Once upon a time"

@@ -83,7 +83,7 @@ def _part(text: str) -> Part:
 
 def _unknown(text: str) -> ValueError:
     word = text.partition(":")[0].strip().lower()
-    near = get_close_matches(word, [*METHODS, *BOX, *SHORT_NAMES], n=3, cutoff=0.5)
+    near = get_close_matches(word, [*METHODS, *BOX, *SHORT_NAMES], n=3)
     choice = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join([*BOX, *SHORT_NAMES])}"
     return ValueError(
         f"no model is called {text!r:.80}, and no method: {choice} ({LIST}; or give a hub id org/name, or a folder)"

@@ -40,7 +40,7 @@ def find_model(name: str, offline: bool = False) -> Path:
     repository = SHORT_NAMES.get(name, name)
     if not _HUB_ID.fullmatch(repository):
         known = [*BOX, *SHORT_NAMES]
-        near = get_close_matches(name.strip().lower(), known, n=3, cutoff=0.5)
+        near = get_close_matches(name.strip().lower(), known, n=3)
         choice = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(known)}"
         raise ValueError(f"no model is called {name!r:.80}: {choice} (or give a hub id org/name, or a folder)")
     for cached_as in dict.fromkeys((repository, name)):  # transformers keeps `gpt2` under its short name

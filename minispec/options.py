@@ -44,8 +44,8 @@ PAIR_OPTIONS = [
     click.option("-d", "--draft", "--draft-model", metavar="NAME|METHOD|none",
                  help="What guesses: a smaller model, or a method; none for plain decoding. With +, as in "
                  "prompt-lookup+story-draft, the first that proposes anything drafts the round. Methods: at the end "
-                 "of this page, or of generate's.  [default: story-draft for story-target, distilgpt2 for gpt2, gpt2 "
-                 "for the larger ones]"),
+                 "of this page.  [default: story-draft for story-target, distilgpt2 for gpt2, gpt2 for the larger "
+                 "ones]"),
 ]
 FILTER_OPTIONS = [
     click.option("--top-k", type=Number(int), default=DEFAULTS.top_k, show_default=True, metavar="N",

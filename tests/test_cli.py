@@ -329,6 +329,7 @@ def test_a_prompt_that_is_there_twice_is_answered_twice(run: Any, tmp_path: Path
         (["generate", PROMPT, "--threads", "100000"], "--threads is 100000"),
         (["generate", PROMPT, "--stop", ""], "--stop"),
         (["generate", PROMPT, "-d", ""], "no model is called ''"),
+        (["generate", PROMPT, "-m", "story-targett"], "did you mean story-target or story-draft? (or give a hub id"),
         (["generate", PROMPT, "-k", "x" * 5], "'xxxxx' cannot be used"),
         (["generate", PROMPT, "--weights", "int3"], "int3"),
         (["generate", PROMPT, "--backend", "cuda"], "cuda"),

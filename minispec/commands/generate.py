@@ -29,12 +29,13 @@ if TYPE_CHECKING:
 @click.command(short_help="Write text after PROMPT.", epilog=epilog())
 @shared_options
 @TRACE_OPTION
+@click.option("--prompts", "batch_file", metavar="FILE",
+              help="Write a text after each prompt of a file, some at a time (-f is for a file that is one prompt): a "
+              'prompt a line, all as text or all as {"prompt": "..."}. Each text is what it is alone, with the same '
+              "seed; prompts are printed, too.",
+              )  # fmt: skip
 @click.option("--together", type=Number(int, 1), default=8, show_default=True, metavar="N",
               help="Of the texts of --prompts, so many at a time; each has a cache of its own.")  # fmt: skip
-@click.option("--prompts", "batch_file", metavar="FILE",
-              help="Write a text after each prompt of a file, some at a time: a prompt a line, all as text or all as "
-              '{"prompt": "..."}. Each text is what it is alone, with the same seed; prompts are printed, too.',
-              )  # fmt: skip
 def generate(
     prompt: str | None, prompt_option: str | None, prompt_file: str | None, batch_file: str | None, together: int,
     trace_file: str | None, **options: Any,

@@ -35,8 +35,8 @@ _, LENGTH, _, *LAW = TEXT_OPTIONS  # all but -k and -t, of which a sweep takes s
 # fmt: off
 SWEEP_OPTIONS = [
     click.option("-f", "--prompts", "prompt_file", metavar="FILE",
-                 help='Prompts, one a line: as text, or as {"prompt": "...", "kind": "..."}.  '
-                 "[default: 60 that come along, of six kinds]"),
+                 help='Prompts, one a line (as generate takes by --prompts): as text, or as {"prompt": "...", '
+                 '"kind": "..."}.  [default: 60 that come along, of six kinds]'),
     click.option("--per-kind", type=Number(int, 1), metavar="N", help="Take the first N prompts of each kind."),
     click.option("-d", "--draft", "--draft-model", "drafts", multiple=True, metavar="NAME|METHOD|none",
                  help="What guesses, as in generate; may be given again.  [default: as in generate]"),

@@ -104,9 +104,10 @@ def check_parents(parents: Sequence[int], n_guess: int) -> None:
     """Raise ValueError unless these are the parents of n_guess guesses."""
     whole = len(parents) == n_guess and all(isinstance(parent, int | np.integer) for parent in parents)
     if not whole or not all(-1 <= parent < i for i, parent in enumerate(parents)):
+        shown = np.array(parents, object).tolist()  # also of an array on one line
         raise ValueError(
-            f"the parents of {n_guess} guesses are {list(parents)!r:.80}: give for each the number of an earlier one, "
-            "or -1 where it follows the text"
+            f"the parents of {n_guess} guesses are {shown!r:.80}: give for each the number of an earlier one, or -1 "
+            "where it follows the text"
         )
 
 

@@ -77,7 +77,7 @@ def tree_parents(tree: Sequence[int]) -> tuple[int, ...]:
 
     Raises ValueError for what is neither, and for more than MOST_NODES guesses.
     """
-    if not len(tree) or tree[0] != -1:
+    if not len(tree) or not np.array_equal(tree[0], -1):  # what is no number is for check_widths to refuse
         return of_widths(check_widths(tree))
     check_parents(tree, len(tree))
     if len(tree) > MOST_NODES:
@@ -87,7 +87,7 @@ def tree_parents(tree: Sequence[int]) -> tuple[int, ...]:
 
 def depth_of(tree: Sequence[int] | str) -> int:
     """How deep a tree is that is given by its parents or widths; 0 without any, or before it is chosen."""
-    return 0 if not tree or isinstance(tree, str) else max(depths(tree_parents(tree)))
+    return 0 if isinstance(tree, str) or not len(tree) else max(depths(tree_parents(tree)))
 
 
 def of_widths(widths: Sequence[int]) -> tuple[int, ...]:
@@ -101,7 +101,8 @@ def of_widths(widths: Sequence[int]) -> tuple[int, ...]:
 def check_widths(widths: Sequence[int]) -> tuple[int, ...]:
     """The widths of a tree. Raises ValueError where there are none, one is below 1, or the tree is too large."""
     if not len(widths) or not all(isinstance(width, int | np.integer) and width > 0 for width in widths):
-        raise ValueError(f"the widths of the tree are {list(widths)!r:.60}: give integers, 1 or more, as in 3,2,1")
+        shown = np.array(widths, object).tolist()  # also of an array on one line
+        raise ValueError(f"the widths of the tree are {shown!r:.60}: give integers, 1 or more, as in 3,2,1")
     n_guess = sum(accumulate(map(int, widths), mul))
     if n_guess > MOST_NODES:
         raise ValueError(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from checkpoints import TINY
 from heads_files import medusa_tensors, write_heads
@@ -21,7 +22,7 @@ from minispec import kept_costs, tree_auto, tree_counts
 from minispec.costs import Costs, measure_beside
 from minispec.decoding import decode
 from minispec.drafters import CombinedDrafter, MedusaDrafter, SmallModelDrafter, SmallModelTreeDrafter, SuffixDrafter
-from minispec.drafters.models import with_tree
+from minispec.drafters.models import branches, with_tree
 from minispec.heads import read_heads
 from minispec.kept_costs import file_of, tree_costs
 from minispec.protocols import depths
@@ -192,6 +193,15 @@ def test_trees_of_another_shape(tmp_path: Path) -> None:
     expected = ids_of(speculate(target, with_tree(medusa, ()), [1, 2], **options))
     for drafter in (twin, both, with_tree(small, ())):
         assert ids_of(speculate(target, drafter, [1, 2], **options)) == expected
+    array: Any = np.array
+    wrong: Any = ((-1, 1), (-1, 0.5), [[-1], [0]], [[1, 1], [1, 1]], np.zeros((2, 2, 2)))
+    for one in (medusa, small):
+        assert with_tree(one, array(uneven)).tree == with_tree(one, uneven).tree
+        assert not branches(with_tree(one, array([])))
+        for nonsense in wrong:
+            for tree in (nonsense, array(nonsense)):
+                with pytest.raises(ValueError, match=r"^the (parents|widths) of .*: give .*$"):
+                    with_tree(one, tree)
 
 
 # --- counts ----------------------------------------------------------------------------------------

@@ -399,6 +399,10 @@ def test_a_tree_is_given_by_its_widths_or_its_parents() -> None:
     assert tree_parents((2, 1)) == (-1, -1, 0, 1)
     assert tree_parents(UNEVEN) == UNEVEN
     assert [depth_of(tree) for tree in ((2, 1, 1), UNEVEN, (), "auto")] == [3, 2, 0, 0]
+    array: Any = np.array
+    assert [depth_of(array(tree, int)) for tree in ((2, 1, 1), UNEVEN, ())] == [3, 2, 0]
+    with pytest.raises(ValueError, match=r"the widths of the tree are \[\[-1, -1\], \[0, 0\]\]: give integers"):
+        depth_of(array([[-1, -1], [0, 0]]))
     with pytest.raises(ValueError, match="the parents of 2 guesses are"):
         tree_parents((-1, 1))
     with pytest.raises(ValueError, match="a tree of 65 guesses, and 64 are the most"):

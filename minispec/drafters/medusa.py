@@ -81,7 +81,11 @@ class MedusaDrafter:
         return (self.depth,)
 
     def with_tree(self, tree: Sequence[int]) -> MedusaDrafter:
-        """The same heads with another tree, or with chains where that has no guesses."""
+        """The same heads with another tree, or with chains where that has no guesses.
+
+        Raises ValueError for parents that are none.
+        """
+        check_parents(tree, len(tree))
         twin = copy(self)
         twin.tree = level_order(tree)
         return twin

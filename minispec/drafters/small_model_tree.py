@@ -50,7 +50,7 @@ class SmallModelTreeDrafter(SmallModelDrafter):
 
     def with_tree(self, tree: Sequence[int]) -> SmallModelDrafter:
         """The same model with another tree, or with chains where that has no guesses."""
-        return SmallModelTreeDrafter(self.model, tree) if tree else SmallModelDrafter(self.model)
+        return SmallModelTreeDrafter(self.model, tree) if len(tree) else SmallModelDrafter(self.model)
 
     def start(self, cache: Any = None) -> SmallModelTreeDrafting:
         """Begin a text with an empty cache of its own; the target's is not looked at."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from minispec import __version__
 from minispec.costs import Costs, measure_beside, measure_costs
-from minispec.drafters.models import describe, models_of, with_tree
+from minispec.drafters.models import describe, models_of
 from minispec.user_cache import cache_folder
 from minispec.whole_file import write_whole
 
@@ -38,12 +38,12 @@ def measured_costs(pair: Pair) -> Costs:
     return costs
 
 
-def tree_costs(pair: Pair, anew: bool = False) -> Costs:
+def tree_costs(pair: Pair, chain: Pair, anew: bool = False) -> Costs:
     """The prices of a drafter of wide trees: those of its chains, and of a guess beside another; kept alike.
 
-    A guess beside another is no dearer than one of a further level. anew: measured, whatever is kept.
+    chain: the same pair with chains, which holds their prices from then on. A guess beside another is no dearer than
+    one of a further level. anew: measured, whatever is kept.
     """
-    chain = replace(pair, drafter=with_tree(pair.drafter, ()))
     costs, file = measured_costs(chain) if anew else chain.costs, file_of(pair)
     kept = None if anew else read_costs(file)
     if kept is None:

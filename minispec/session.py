@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from minispec.settings import Settings
+from minispec.settings import AUTO, Settings
 
 if TYPE_CHECKING:
     from minispec.costs import Costs
@@ -94,9 +94,14 @@ def check_ways(settings: Settings) -> None:
 
 def check_drafter(settings: Settings, pair: Pair) -> None:
     """Raise ValueError for a drafter that does not go with the schedule, or with the way to judge."""
-    from minispec.drafters.models import sees_target
+    from minispec.drafters.models import branches, sees_target, with_tree
 
     name = settings.draft_name
+    if settings.tree == AUTO and branches(with_tree(pair.drafter, ())):
+        raise ValueError(
+            f"--tree auto chooses by what is kept of its own tree, and {name} guesses another as well: give widths, as "
+            "in 3,2,1, or leave eagle-tree out"
+        )
     if settings.schedule == "overlapped" and sees_target(pair.drafter):
         raise ValueError(
             f"--schedule overlapped drafts while the target's cache is written to, and {name} looks at that: leave it "

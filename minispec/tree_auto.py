@@ -16,7 +16,7 @@ from minispec.drafters.models import with_tree
 from minispec.kept_costs import tree_costs
 from minispec.protocols import depths
 from minispec.settings import AUTO
-from minispec.tree_counts import counts_of
+from minispec.tree_counts import WIDE, counts_of
 from minispec.tree_shape import Accept, Shape, shape
 from minispec.trees import MOST_NODES
 
@@ -33,6 +33,7 @@ class Choice:
 
     best: Shape
     chain: Shape
+    others: bool = False  # whether other drafters guess in turn with it, of which counts of trees say nothing
 
     @property
     def tree(self) -> tuple[int, ...]:
@@ -46,6 +47,8 @@ class Choice:
 
     def line(self) -> str:
         """What was chosen, and why."""
+        if not self.best.parents and self.others:
+            return "tree: none is seen to pay, so there are chains, as long as -k says"
         if not self.best.parents:
             return "tree: none, and no chain either: no guess pays here, so decoding is plain"
         if self.best.is_chain:
@@ -66,7 +69,12 @@ def foretold(one: Shape) -> str:
 def choose(accept: Accept, costs: Costs, deepest: int | None = None) -> Choice:
     """The choice for chances by depth and rank, at these prices, with guesses no deeper than `deepest`."""
     accept = accept[:deepest]
-    return Choice(shape(accept, costs, MOST_NODES), shape([row[:1] for row in accept], costs, MOST_NODES))
+    return Choice(shape(accept, costs, MOST_NODES), shape(first_ranks(accept), costs, MOST_NODES))
+
+
+def first_ranks(accept: Accept) -> list[Sequence[float]]:
+    """The chances of the likeliest guess of each depth, which chains are made of."""
+    return [row[:1] for row in accept]
 
 
 def with_best_tree(
@@ -75,19 +83,34 @@ def with_best_tree(
     """Settings and a pair of the tree that pays best, where --tree is auto; the same ones, and no choice, elsewhere.
 
     The pair is as `open_pair` gives it, with the wide tree. With -k N guesses reach no deeper than N; a chain is as
-    long as -k auto says. n_text: texts that share passes. anew: counts and prices are measured, whatever is kept.
+    long as -k auto says. n_text: texts that share passes; they have chains, as no pass over trees is shared. anew:
+    counts and prices are measured, whatever is kept.
     """
     if settings.tree != AUTO:
         return settings, pair, None
     asked = settings.num_draft_tokens
     if pair.drafter is None or asked == 0:
         return replace(settings, tree=()), chains(pair), None
-    accept = counts_of(settings, pair, anew).chances(PRIOR)
-    costs = tree_costs(pair, anew).of_batch(n_text)
+    accept: Accept = counts_of(settings, pair, anew).chances(PRIOR)
+    if n_text > 1:
+        accept = first_ranks(accept)
+    plain = chains(pair)
+    costs = tree_costs(pair, plain, anew).of_batch(n_text)
     choice = choose(accept, costs, None if asked == AUTO else int(asked))
-    length = AUTO if asked == AUTO and choice.best.parents and not choice.tree else choice.depth
-    chosen = replace(settings, tree=choice.tree, num_draft_tokens=length)
-    return chosen, chains(pair, choice.tree), choice
+    choice = replace(choice, others=hasattr(pair.drafter, "drafters"))
+    chosen = replace(settings, tree=choice.tree, num_draft_tokens=length_for(choice, asked))
+    return chosen, chains(pair, choice.tree) if choice.tree else plain, choice
+
+
+def length_for(choice: Choice, asked: int | str) -> int | str:
+    """What -k is for a choice: its depth, or still auto where it is a chain.
+
+    Drafters that guess in turn with it are neither held to that depth nor silenced where there is none: for them -k is
+    as it was asked. But auto goes by prices of chains: beside a tree it is the depth of the texts that were counted.
+    """
+    if choice.others:
+        return len(WIDE) if asked == AUTO and choice.tree else asked
+    return AUTO if asked == AUTO and choice.best.is_chain and choice.best.parents else choice.depth
 
 
 def chains(pair: Pair, tree: Sequence[int] = ()) -> Pair:

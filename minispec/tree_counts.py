@@ -31,11 +31,12 @@ if TYPE_CHECKING:
 N_TEXT = 12  # texts that are written, of all kinds of prompts in turn
 N_TOKEN = 48  # of each
 SECONDS = 10.0  # after which no further round begins: a large model has fewer counts
+FEWEST = 16  # rounds, however long they take: what is kept must not hang on one or two
 WIDE = (  # chances of no drafter in particular: the wide tree is the one that would be best for these
     (0.7, 0.15, 0.08, 0.04), (0.7, 0.15, 0.08), (0.7, 0.15, 0.08), (0.7, 0.15), (0.7, 0.15), (0.7,), (0.7,), (0.7,),
 )  # fmt: skip
 N_WIDE = 24  # guesses of it
-RECIPE = 1  # goes up when counts are made in another way
+RECIPE = 2  # goes up when counts are made in another way
 
 
 def wide_tree() -> tuple[int, ...]:
@@ -52,15 +53,17 @@ def measure_counts(settings: Settings, pair: Pair, seconds: float = SECONDS) -> 
 
 
 def some_rounds(settings: Settings, pair: Pair, until: float) -> Iterator[Step]:
-    """Rounds of texts after built-in prompts, as long as the clock is not past `until`."""
+    """Rounds of texts after built-in prompts, until the clock is past `until` and they are not too few."""
     from minispec.decoding import decode
 
     one = replace(settings, num_draft_tokens=len(WIDE), max_new_tokens=N_TOKEN, seed=0, stop=())
+    n_round = 0
     for prompt in islice(prompts_in_turn(), N_TEXT):
         ids = pair.tokenizer.encode(prompt)[: max(pair.target.n_ctx // 2, 1)]
         for step in decode(one, pair, ids):
             yield step
-            if time.perf_counter() > until:
+            n_round += 1
+            if n_round >= FEWEST and time.perf_counter() > until:
                 return
 
 
@@ -115,6 +118,8 @@ def read_counts(file: Path) -> RankCounts | None:
     """Counts from a file; None where there is none, or something else is in it."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))["by_depth"]
+        if not isinstance(found, list):
+            return None
         return RankCounts(tuple(tuple((judged, kept) for judged, kept in row) for row in found))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -30,7 +30,7 @@ from minispec.sampling import Sampling
 from minispec.session import Pair
 from minispec.settings import Settings
 from minispec.speculative import speculate
-from minispec.tree_auto import choose, with_best_tree
+from minispec.tree_auto import chains, choose, with_best_tree
 from minispec.tree_counts import (
     counts_file,
     counts_of,
@@ -159,13 +159,19 @@ def test_where_there_is_nothing_to_choose_all_stays(scripted: Any) -> None:
     assert (settings.tree, none.drafter, choice) == ((), None, None)
 
 
+def test_texts_that_share_passes_have_chains(scripted: Any) -> None:
+    """Passes over trees are each text's own, so none may be priced as a share of one."""
+    settings, chosen, _ = with_best_tree(AUTO, toy_pair(), 2)
+    assert (settings.tree, settings.num_draft_tokens, chosen.has_trees) == ((), "auto", False)
+
+
 def test_texts_that_share_passes_have_prices_of_their_own(scripted: Any) -> None:
     """Rows that are nearly free for one text are not for eight."""
     scripted["costs"] = Costs(0.05, (0.0, 1.0, *(1 + 0.002 * n * n for n in range(1, 40))), 0.0, 1.0)
     one, eight = (with_best_tree(AUTO, toy_pair(), n_text)[2] for n_text in (1, 8))
     assert one is not None
     assert eight is not None
-    assert len(one.best.parents) > len(eight.best.parents)
+    assert len(one.chain.parents) > len(eight.chain.parents) > 0
 
 
 def test_greedy_text_is_the_targets_with_the_tree_that_is_chosen(scripted: Any) -> None:
@@ -204,6 +210,37 @@ def test_trees_of_another_shape(tmp_path: Path) -> None:
                     with_tree(one, tree)
 
 
+@pytest.mark.parametrize(("length", "beside"), [("auto", 8), (2, 2), (9, 9)])
+def test_other_drafters_guess_on_whatever_is_counted_of_trees(scripted: Any, length: Any, beside: int) -> None:
+    """Counts are of trees alone: they must not silence a drafter of chains, nor hold it to the depth of the tree."""
+    small = SmallModelTreeDrafter(tiny_model(TINY, 1), wide_tree())
+    pair = toy_pair(CombinedDrafter([SuffixDrafter(TINY.n_vocab), small]))
+    asked = replace(AUTO, num_draft_tokens=length)
+    settings, _, choice = with_best_tree(asked, pair)
+    assert choice is not None
+    assert 0 < choice.depth <= 3
+    assert settings == replace(asked, tree=choice.tree, num_draft_tokens=beside)
+    for counts in (NEVER, RankCounts(())):  # nothing is counted of one that never came to guess
+        scripted["counts"] = counts
+        settings, chosen, choice = with_best_tree(asked, pair)
+        assert (settings, chosen.has_trees) == (replace(asked, tree=()), False)
+        assert choice is not None
+        assert choice.line() == "tree: none is seen to pay, so there are chains, as long as -k says"
+
+
+def test_chains_keep_the_prices_that_they_were_chosen_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the folder takes no file, measuring again would take seconds and may find others."""
+    (tmp_path / "file").write_text("")
+    measured: list[int] = []
+    monkeypatch.setattr(kept_costs, "cache_folder", lambda name: tmp_path / "file" / name)
+    monkeypatch.setattr(kept_costs, "measure_costs", noted(measured, CHEAP))
+    monkeypatch.setattr(kept_costs, "measure_beside", lambda *_: 0.01)
+    monkeypatch.setattr(tree_auto, "counts_of", lambda *_: RankCounts((((100, 95),), ((90, 85),))))
+    with pytest.warns(UserWarning, match="cannot be written to"):
+        settings, pair, _ = with_best_tree(AUTO, toy_pair())
+    assert (settings.tree, pair.costs, len(measured)) == ((), CHEAP, 1)
+
+
 # --- counts ----------------------------------------------------------------------------------------
 
 
@@ -214,14 +251,15 @@ def test_the_wide_tree_has_four_ranks_and_fewer_below() -> None:
 
 
 def test_counts_are_those_of_the_pair() -> None:
-    """A model that drafts for itself is always right, greedily; and no texts are written when there is no time."""
+    """A model that drafts for itself is always right, greedily; and few rounds are written when there is no time."""
     target = tiny_model(TINY)
     pair = Pair(target, Unending(TINY.n_vocab), SmallModelTreeDrafter(target, wide_tree()))  # type: ignore[arg-type]
     first, *others = measure_counts(AUTO, pair).chances()
     assert first == [1.0]
     assert len(others) == len(tree_counts.WIDE) - 1
     assert all(row == [1.0] for row in others)
-    assert sum(judged for judged, _ in measure_counts(AUTO, pair, seconds=0.0).by_depth[0]) == 1
+    few = measure_counts(AUTO, pair, seconds=0.0).by_depth[0]
+    assert sum(judged for judged, _ in few) == tree_counts.FEWEST  # of which one alone says all or nothing
 
 
 def test_counts_are_kept_and_read_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,13 +272,15 @@ def test_counts_are_kept_and_read_back(folder: Path, monkeypatch: pytest.MonkeyP
     file = counts_file(AUTO, pair)
     keep_counts(file, SURE)
     assert counts_of(AUTO, pair) == SURE == read_counts(file)
-    for content in ("", "{", "[]", "{}", '{"by_depth": [[[1, 2]]]}', '{"by_depth": [[["1", 1]]]}', "[" * 100_000):
+    huge = f'{{"by_depth": [[[{10**400}, 1]]]}}'
+    damaged = ('{"by_depth": [[[1, 2]]]}', '{"by_depth": [[["1", 1]]]}', '{"by_depth": ""}', '{"by_depth": {}}', huge)
+    for content in ("", "{", "[]", "{}", "[" * 100_000, *damaged):
         file.write_text(content)
         assert read_counts(file) is None
         assert counts_of(AUTO, pair) == EVEN
         assert read_counts(file) == EVEN
     assert counts_of(AUTO, pair, anew=True) == EVEN
-    assert len(measured) == 9
+    assert len(measured) == 12
 
 
 def test_counts_are_of_target_drafter_and_way_to_sample(folder: Path) -> None:
@@ -276,14 +316,14 @@ def test_the_price_of_a_guess_beside_another_is_kept(folder: Path, monkeypatch: 
     monkeypatch.setattr(kept_costs, "measure_costs", lambda *_: CHEAP)
     monkeypatch.setattr(kept_costs, "measure_beside", noted(measured, 0.03))
     pair = toy_pair()
-    assert tree_costs(pair) == replace(CHEAP, beside=0.03)
+    assert tree_costs(pair, chains(pair)) == replace(CHEAP, beside=0.03)
     monkeypatch.setattr(kept_costs, "measure_beside", noted(measured, 0.3))
-    assert tree_costs(pair) == replace(CHEAP, beside=0.03)
-    assert tree_costs(pair, anew=True) == replace(CHEAP, beside=0.05)
+    assert tree_costs(pair, chains(pair)) == replace(CHEAP, beside=0.03)
+    assert tree_costs(pair, chains(pair), anew=True) == replace(CHEAP, beside=0.05)
     assert len(measured) == 2
     assert file_of(pair).is_file()
     file_of(pair).write_text("")
-    assert tree_costs(pair) == replace(CHEAP, beside=0.05)
+    assert tree_costs(pair, chains(pair)) == replace(CHEAP, beside=0.05)
     assert len(measured) == 3
 
 
@@ -378,6 +418,7 @@ def test_bench_of_costs_counts_anew(run: Any, quick: None, monkeypatch: pytest.M
             "--tree is for a model that guesses, or medusa, and eagle does not branch by it: leave",
         ),
         (["-d", "suffix"], "suffix does not branch by it"),
+        (["-d", "eagle-tree+story-draft"], "eagle-tree+story-draft guesses another as well: give widths, as in"),
         (["--verification", "block"], "--verification block judges chains: leave out --tree"),
         (["--schedule", "overlapped"], "--schedule overlapped judges chains, guess by guess: leave out --tree"),
         (["-k", "some"], "'some' cannot be used: give an integer, 0 or more, or auto"),
@@ -389,6 +430,26 @@ def test_wrong_use_is_one_line(run: Any, arguments: list[str], message: str) -> 
     assert (status, out) == (2, "")
     (line,) = err.strip().splitlines()
     assert message in line
+
+
+@pytest.mark.parametrize("command", [["generate", "-f"], ["compare", "-f"], ["generate", "--prompts"]])
+def test_a_prompt_without_room_is_refused_before_anything_is_measured(
+    run: Any, quick: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: list[str]
+) -> None:
+    measured: list[int] = []
+    monkeypatch.setattr(tree_counts, "measure_counts", noted(measured, EVEN))
+    monkeypatch.setattr(kept_costs, "measure_costs", noted(measured, CHEAP))
+    (tmp_path / "long").write_text("word " * 600)
+    status, out, err = run(*command, str(tmp_path / "long"), "--tree", "auto")
+    assert (status, out, measured) == (2, "", [])
+    assert "a context window of 512" in err
+
+
+def test_that_decoding_turns_plain_is_said(run: Any, quick: None, scripted: Any) -> None:
+    scripted["counts"], scripted["costs"] = NEVER, DEAR
+    line = "no guess pays here, so decoding is plain"
+    assert line in run("generate", PROMPT, "-n", "9", "--tree", "auto")[2]
+    assert line not in run("generate", PROMPT, "-n", "9", "--tree", "auto", "-q")[2]
 
 
 def test_auto_without_a_draft_says_so(run: Any) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from minispec.commands.shared import check_room, hints, made_ready, note, prepare, show_rounds, text_of
+from minispec.commands.shared import check_room, hints, load, made_ready, note, prepare, show_rounds, text_of
 from minispec.commands.trace import check_trace_file, keep_beside
 from minispec.draft_option import epilog
 from minispec.option_types import Number
@@ -136,11 +136,12 @@ def write_batch(settings: Settings, file: str, together: int, as_json: bool, qui
     from minispec.viz import batch_line
 
     prompts = read_prompts(user_path(file))
-    asked = settings
-    settings, pair = made_ready(settings, quiet, n_text=min(together, len(prompts)) if settings.determined else 1)
+    asked, pair = settings, load(settings, quiet)
     runs = [Run(pair.tokenizer.encode(prompt.text)) for prompt in prompts]
     for prompt, run in zip(prompts, runs, strict=True):
         check_room(run.prompt_ids, pair, f"{file}, {prompt.id}: the prompt", settings)
+    n_text = min(together, len(prompts)) if settings.determined else 1
+    settings, pair = made_ready(settings, pair, quiet, n_text=n_text)
     if not quiet:
         for line in hints(asked, ""):
             note(line)

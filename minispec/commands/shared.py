@@ -75,11 +75,13 @@ def choose_tree(
     return settings, pair, "" if choice is None else choice.line()
 
 
-def made_ready(settings: Settings, quiet: bool, verbose: bool = False, n_text: int = 1) -> tuple[Settings, Pair]:
-    """A loaded pair, with all that its guesses depend on measured; and the settings, with nothing left to choose."""
-    pair = load(settings, quiet)
+def made_ready(
+    settings: Settings, pair: Pair, quiet: bool, verbose: bool = False, n_text: int = 1
+) -> tuple[Settings, Pair]:
+    """A pair with all that its guesses depend on measured; and the settings, with nothing left to choose."""
     settings, pair, line = choose_tree(settings, pair, quiet, n_text)
-    if line and verbose and not quiet:
+    is_plain = settings.num_draft_tokens == 0  # which nobody asked for, if there is a line
+    if line and (verbose or is_plain) and not quiet:
         note(line)
     if settings.num_draft_tokens == AUTO and pair.drafter is not None:
         prices(pair, settings, quiet)
@@ -88,9 +90,10 @@ def made_ready(settings: Settings, quiet: bool, verbose: bool = False, n_text: i
 
 def prepare(settings: Settings, prompt: str, quiet: bool, verbose: bool = False) -> tuple[Settings, Pair, list[int]]:
     """Settings and a pair, made ready, and the prompt's ids, checked."""
-    asked, (settings, pair) = settings, made_ready(settings, quiet, verbose)
+    asked, pair = settings, load(settings, quiet)
     ids = pair.tokenizer.encode(prompt)
-    check_room(ids, pair, "the prompt", settings)
+    check_room(ids, pair, "the prompt", settings)  # before anything is measured
+    settings, pair = made_ready(settings, pair, quiet, verbose)
     if not quiet:
         for line in hints(asked, prompt):
             note(line)

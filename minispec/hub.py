@@ -12,6 +12,8 @@ import re
 from difflib import get_close_matches
 from pathlib import Path
 
+from minispec.user_path import CONTROL
+
 BOX = ("story-target", "story-draft")
 SHORT_NAMES = {
     "gpt2": "openai-community/gpt2",
@@ -83,6 +85,8 @@ def _local_folder(name: str) -> Path:
         raise ValueError(
             f"the folder {name:.200} {problem}: give one with config.json, model.safetensors and a vocabulary"
         )
+    if CONTROL.search(name):  # reports print it
+        raise ValueError(f"the folder {name!r:.200} has control characters in its name: rename it, or link to it")
     return folder
 
 

@@ -41,8 +41,8 @@ def measured_costs(pair: Pair) -> Costs:
 def tree_costs(pair: Pair, chain: Pair, anew: bool = False) -> Costs:
     """The prices of a drafter of wide trees: those of its chains, and of a guess beside another; kept alike.
 
-    chain: the same pair with chains, which holds their prices from then on. A guess beside another is no dearer than
-    one of a further level. anew: measured, whatever is kept.
+    chain: the same pair with chains, which holds their prices from then on. anew: measured, whatever is kept, and not
+    held. A guess beside another is no dearer than one of a further level.
     """
     costs, file = measured_costs(chain) if anew else chain.costs, file_of(pair)
     kept = None if anew else read_costs(file)

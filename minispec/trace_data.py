@@ -136,15 +136,16 @@ def law_data(name: str, law: Law | None) -> Json:
 
 
 def significant(value: float) -> float:
-    """The first digits of a number."""
-    return float(f"{value:.{DIGITS}g}")
+    """The first digits of a number. Of a probability below 1 they are below 1."""
+    digits = float(f"{value:.{DIGITS}g}")
+    return value if value < 1 == digits else digits
 
 
 # --- how often guesses are kept ----------------------------------------------------------------------
 
 
 def acceptance(rounds: Sequence[Round]) -> Json:
-    """Judged guesses, those kept, and those that should have been: by place, and running from round to round.
+    """Judged guesses, those kept, and those that should have been: by place, and from round to round in all (running).
 
     What should be: of a guess that is drawn from q and judged by p, the chance sum(min(p, q)); null where guesses are
     judged by another rule, and where both sides pick one token, so that it would say 0 or 1 as it happened.
@@ -169,7 +170,7 @@ def acceptance(rounds: Sequence[Round]) -> Json:
     chains = one_by_one and all(one.step.parents is None for one in rounds)
     return {
         "accept_by_place": [place_data(place, guesses, foretold) for place, guesses in sorted(places.items())],
-        "running": running if judged else [],
+        "running": [[n, kept, sum_ if foretold else None] for n, kept, sum_ in running] if judged else [],
         "theory": {
             "judged_accept_rate": rate,
             "expected_accept_rate": expected / len(judged) if judged and foretold else None,

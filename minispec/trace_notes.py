@@ -167,6 +167,8 @@ class Notes:
             ended = range(step.n_accepted, n_kept)  # kept by the rule, but the text had ended
             return {i: ([], met.get(i, {})) for i in range(n_guess) if i not in ended}
         reached = {-1, *step.path}  # a rule of somebody's own: what it looked at, without coins
+        if len(step.committed) == step.n_accepted:  # the text ended with the last that was kept
+            reached.discard(step.path[-1])
         return {i: ([], {}) for i, parent in enumerate(parents_of(draft)) if parent in reached}
 
     # --- of the target's own token -----------------------------------------------------------------

@@ -27,7 +27,9 @@ def chance(value: float) -> str:
         return f"{value:.0f}"
     if 0.001 <= value < 0.9995:
         return f"{value:.3f}"
-    return f"{value:.7f}" if value > 0.5 else f"{value:.1e}".replace("e-0", "e-")
+    if 0.5 < value < 1 - 1e-7:
+        return f"{value:.7f}"
+    return (f"1 - {1 - value:.0e}" if value > 0.5 else f"{value:.1e}").replace("e-0", "e-")
 
 
 def pick_of(settings: Settings) -> str | None:
@@ -50,10 +52,10 @@ def why_own(own: Own, pick: str | None = None, lossy: bool = False) -> str:
 def why_guess(guess: Guess, pick: str | None = None, block: bool = False) -> str:
     """What became of a guess that was judged. block: as part of a block."""
     assert guess.target_prob is not None
-    if guess.chance is None and not block:
-        return f"Judged by a rule of this method's own, which throws no coin and is lossy: {guess.fate}."
     if pick is not None:
         return why_picked(guess, pick)
+    if guess.chance is None and not block:
+        return f"Judged by a rule of this method's own, which throws no coin and is lossy: {guess.fate}."
     figures, kept = f"p = {chance(guess.target_prob)}, q = {chance(guess.draft_prob)}.", guess.fate == "kept"
     if guess.chance is None or guess.coin is None:
         return f"{figures} Judged as part of a block: {'a longer beginning was kept' if kept else 'refused'}."

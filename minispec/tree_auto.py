@@ -83,7 +83,7 @@ def with_best_tree(
     """Settings and a pair of the tree that pays best, where --tree is auto; the same ones, and no choice, elsewhere.
 
     The pair is as `open_pair` gives it, with the wide tree. With -k N guesses reach no deeper than N; a chain is as
-    long as -k auto says. n_text: texts that share passes; they have chains, as no pass over trees is shared. anew:
+    long as -k auto says. n_text: texts that share passes, and chains, as no pass over trees is shared. anew:
     counts and prices are measured, whatever is kept.
     """
     if settings.tree != AUTO:

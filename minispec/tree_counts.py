@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 N_TEXT = 12  # texts that are written, of all kinds of prompts in turn
 N_TOKEN = 48  # of each
-SECONDS = 10.0  # after which no further round begins: a large model has fewer counts
-FEWEST = 16  # rounds, however long they take: what is kept must not hang on one or two
+SECONDS = 10.0  # after which no further round begins, if there were FEWEST: a large model has fewer counts
+FEWEST = 16  # rounds, of trees or of other drafters: what is kept must not hang on one or two
 WIDE = (  # chances of no drafter in particular: the wide tree is the one that would be best for these
     (0.7, 0.15, 0.08, 0.04), (0.7, 0.15, 0.08), (0.7, 0.15, 0.08), (0.7, 0.15), (0.7, 0.15), (0.7,), (0.7,), (0.7,),
 )  # fmt: skip
@@ -118,7 +118,7 @@ def read_counts(file: Path) -> RankCounts | None:
     """Counts from a file; None where there is none, or something else is in it."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))["by_depth"]
-        if not isinstance(found, list):
+        if not isinstance(found, list) or not all(isinstance(row, list) and row for row in found):
             return None
         return RankCounts(tuple(tuple((judged, kept) for judged, kept in row) for row in found))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -107,7 +107,7 @@ class RankCounts:
     def __post_init__(self) -> None:
         """Raises ValueError for what cannot be counts."""
         for judged, kept in (pair for row in self.by_depth for pair in row):
-            if not (isinstance(judged, int) and isinstance(kept, int) and 0 <= kept <= judged < MANY):
+            if not (type(judged) is type(kept) is int and 0 <= kept <= judged < MANY):
                 raise ValueError(f"of {judged!r} guesses {kept!r} were kept: give counts, the second no larger")
 
     def chances(self, prior: float = 0.0) -> list[list[float]]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # a terminal that is shown such a name obeys it
 
 
 def user_path(text: str) -> Path:

@@ -17,17 +17,19 @@ WIDTH = 80  # columns of a round's line
 LONG_TOKEN = 24  # columns of a token in it
 
 
-def rounds(run: Run, tokenizer: Tokenizer, color: bool = False, width: int = WIDTH) -> Iterator[str]:
+def rounds(
+    run: Run, tokenizer: Tokenizer, color: bool = False, width: int = WIDTH, block: bool = False
+) -> Iterator[str]:
     """A line for every round: what was guessed, how much was kept, and the target's own token.
 
     At most `width` columns: guesses are cut, those not judged first and then those kept. The one refused, and the
-    target's own token beside it, are what a round is about.
+    target's own token beside it, are what a round is about. block: guesses are judged as one, so that all are judged.
     """
     for i, step in enumerate(run.steps, 1):
         own = [(token, kind) for token, kind in token_kinds(step) if kind != "accepted"]
         parts = {
             "head": [(f"{i:4} {step.n_accepted} of {len(step.drafted)}:", "")],
-            **guesses(step, tokenizer),
+            **guesses(step, tokenizer, block),
             "own": [piece for token, kind in own for piece in ((f" {kind} ", ""), (shown(token, tokenizer), kind))],
         }
         for name in ("not judged", "kept", "refused"):
@@ -37,12 +39,14 @@ def rounds(run: Run, tokenizer: Tokenizer, color: bool = False, width: int = WID
         yield "".join(style(text, kind) if color and kind else text for text, kind in pieces)
 
 
-def guesses(step: Step, tokenizer: Tokenizer) -> dict[str, list[tuple[str, str]]]:
-    """The guesses of a round in pieces, each with its kind: those kept (or a whole tree), the one refused, the rest."""
+def guesses(step: Step, tokenizer: Tokenizer, block: bool) -> dict[str, list[tuple[str, str]]]:
+    """The guesses of a round in pieces, each with its kind: those kept (or a whole tree), those refused, the rest."""
     if step.parents or not step.drafted:
         kept = [(" tree ", ""), *tree(step, tokenizer)] if step.parents else [(" no guesses", "")]
         return {"kept": kept, "refused": [], "not judged": []}
     n_kept, n_judged = step.n_accepted, len(step.committed)  # a refused guess is judged, too, and replaced
+    if block and n_judged > n_kept:  # else the text ended with a guess
+        n_judged = len(step.drafted)
     return {
         "kept": listed("kept", "accepted", step.drafted[:n_kept], tokenizer),
         "refused": listed("refused", "refused", step.drafted[n_kept:n_judged], tokenizer),

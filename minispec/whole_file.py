@@ -6,18 +6,23 @@ import os
 from pathlib import Path
 from uuid import uuid4
 
+from minispec.user_path import CONTROL
+
 
 def check_place(path: Path, what: str, name: str) -> None:
     """Raise ValueError where no file could be written, before anything is worked out for it.
 
     what: the file as the message calls it; name: what to call one in the folder that path is, should it be one.
     """
+    if CONTROL.search(str(path)):
+        raise ValueError(f"{what} {str(path)!r:.100} has control characters in its name: give another")
     try:
         path.stat()
     except FileNotFoundError:
         pass  # it is to be made
     except NotADirectoryError:
-        raise ValueError(f"{what} {path} cannot be written: {path.parent} is no folder: name another") from None
+        folder = (Path(os.readlink(path)) if path.is_symlink() else path).parent
+        raise ValueError(f"{what} {path} cannot be written: {folder} is no folder: name another") from None
     except (OSError, ValueError) as error:  # a name that is too long, or none
         reason = getattr(error, "strerror", None) or error
         raise ValueError(f"{what} {str(path)!r:.100} cannot be written ({reason}): give another name") from None

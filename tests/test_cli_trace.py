@@ -102,7 +102,7 @@ def test_texts_that_differ_are_told(run: Any, monkeypatch: pytest.MonkeyPatch) -
         (["trace", PROMPT, "-o", "folder"], "is a folder: name a file in it"),
         (["trace", PROMPT, "-o", "nowhere/run.html"], "there is no folder nowhere: make it first"),
         (["trace", PROMPT, "-o", "notes.txt/run.html"], "notes.txt is no folder"),
-        (["trace", PROMPT, "-o", "run\0.html"], "cannot be written"),
+        (["trace", PROMPT, "-o", "run\0.html"], "control characters"),
         (["trace", PROMPT, "-o", "x" * 300], "cannot be written"),
         (["trace", PROMPT, "-o", "-", "--json"], "both go to standard output"),
         (["generate", PROMPT, "--trace", "-"], "name a file, or take minispec trace -o -"),
@@ -158,8 +158,11 @@ def test_a_link_that_leads_nowhere_is_refused_before_a_model_is_loaded(
 ) -> None:
     Path("link.html").symlink_to(Path("nowhere", "run.html"))
     Path("round.html").symlink_to("round.html")
+    Path("file").touch()
+    Path("under.html").symlink_to(Path("file", "run.html"))
     monkeypatch.setattr("minispec.session.open_pair", lambda *_: pytest.fail("a model was loaded"))
-    for name, message in (("link.html", "there is no folder"), ("round.html", "cannot be written")):
+    told = {"link.html": "there is no folder", "round.html": "cannot be written", "under.html": "file is no folder"}
+    for name, message in told.items():
         status, out, err = run("trace", PROMPT, "-o", name)
         assert (status, out, len(err.splitlines())) == (2, "", 1)
         assert message in err
@@ -167,9 +170,9 @@ def test_a_link_that_leads_nowhere_is_refused_before_a_model_is_loaded(
 
 @pytest.mark.skipif(os.name == "nt", reason="names have no control characters there")
 def test_control_characters_of_a_name_do_not_reach_the_terminal(run: Any) -> None:
-    name = "a\x1b[31m\x07\x9b.html"
-    for arguments, status in ((["-o", name], 0), (["-o", f"{name}/b.html"], 2)):
-        found, _, err = run("trace", PROMPT, "-n", "2", *arguments)
-        assert found == status
-        assert "a\\x1b[31m\\x07\\x9b.html" in err
+    name = "a\x1b[31m\x07\x9b\n.html"
+    for arguments in (["-o", name], ["-o", f"{name}/b.html"], ["-m", f"./{name}"], ["-d", f"./{name}"], ["-f", name]):
+        status, out, err = run("trace", PROMPT if arguments[0] != "-f" else "-q", "-n", "2", *arguments)
+        assert (status, out, len(err.splitlines())) == (2, "", 1)
+        assert "\\x1b[31m\\x07\\x9b" in err
         assert not set(err) & {"\x1b", "\x07", "\x9b"}

@@ -134,6 +134,15 @@ def test_folder_that_is_not_there_is_not_asked_of_the_hub(name: str) -> None:
     assert "does not exist" in line
 
 
+@pytest.mark.skipif(os.name == "nt", reason="names have no control characters there")
+@pytest.mark.parametrize("name", ["a\x1b[31m", "two\nlines", "a\x9b"])
+def test_a_folder_whose_name_a_terminal_would_obey_is_refused(name: str) -> None:
+    Path(name).mkdir()
+    line = refusal(f"./{name}")
+    assert "control characters in its name: rename it" in line
+    assert line.isprintable()
+
+
 def test_file_for_a_folder() -> None:
     Path("model.safetensors").touch()
     assert "is a file" in refusal("./model.safetensors")

@@ -184,7 +184,10 @@ def test_settings_seed_versions_and_machine_are_told(opened: Any) -> None:
     assert told["text"] == PROMPT
     changed = json.loads(json.dumps(data))
     changed["settings"] |= {"stop": [" a,b", "c"], "tree": [3, 2]}
+    changed["machine"] |= {"backend": "numpy"}  # what it came to, where Numba is missing
     other = opened(page(changed))
+    assert other.all("#facts dt").count("backend") == 2
+    assert other.all("#facts dt").count("python") == other.all("#facts dt").count("numpy") == 1
     told = dict(zip(other.all("#facts dt"), other.all("#facts dd"), strict=True))
     assert (told["stop"], told["tree"]) == ("“ a,b”, “c”", "3, 2")
 
@@ -534,6 +537,10 @@ def test_guesses_in_the_panel_are_one_stop_and_arrows_lead_through_them(opened: 
     one.press("ArrowDown")
     assert f"Round 3 of {data['passes']}" in one.panel()
     assert "chip" in one.focused()
+    one.tab.locator("#panel .verdict").click()  # words in the panel: its keys go on
+    one.press("ArrowDown")
+    assert f"Round 4 of {data['passes']}" in one.panel()
+    one.tab.locator("#panel .chip").last.click()
     one.press("Tab")
     assert "chip" not in one.focused()
 

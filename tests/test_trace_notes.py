@@ -19,10 +19,10 @@ from minispec.sampling import Sampling
 from minispec.settings import Settings
 from minispec.speculative import judge, judge_block, residual, speculate
 from minispec.trace import run_all
-from minispec.trace_data import acceptance, round_data
+from minispec.trace_data import acceptance, round_data, significant
 from minispec.trace_notes import Notes
 from minispec.trace_reasons import Guess, Law, Round, top_of
-from minispec.trace_whys import why_guess
+from minispec.trace_whys import chance, why_guess
 from minispec.trace_words import in_text
 from minispec.typical import judge_typical
 
@@ -190,7 +190,7 @@ def test_where_a_text_ends_among_guesses_those_after_are_lost() -> None:
     assert block.own is None
     assert block.step.n_accepted == 2
     assert [guess.fate for guess in block.guesses] == ["kept", "kept", "lost", "lost", "lost"]
-    assert acceptance([block])["running"] == [[2, 2, 0.0]]
+    assert acceptance([block])["running"] == [[2, 2, None]]
 
 
 def test_a_guess_that_the_block_refused_is_not_lost_where_the_text_ends_before_it() -> None:
@@ -207,6 +207,20 @@ def test_a_guess_that_the_block_refused_is_not_lost_where_the_text_ends_before_i
         assert fates == ["kept"] * min(kept, 1) + ["lost"] * (kept - 1) + ["refused"] * (5 - kept)
         n_both += 1 < kept < 5
     assert n_both
+
+
+def test_what_follows_the_end_is_lost_by_a_rule_of_ones_own_too() -> None:
+    helpful = SmallModelDrafter(TARGET)
+    (one,) = noted(helpful, GREEDY, judge_typical, stop=lambda new: len(new) == 2, n_draft=5)
+    assert [guess.fate for guess in one.guesses] == ["kept", "kept", "lost", "lost", "lost"]
+    assert one.own is None
+
+
+def test_a_probability_below_one_is_shown_below_one() -> None:
+    for value in (1 - 2**-53, 0.9999996, 1 - 1e-7, 0.99999):
+        assert significant(value) < 1
+        assert chance(value) not in ("1", "1.0000000")
+    assert (chance(1 - 3e-9), chance(1.0), significant(1.0), significant(0.25)) == ("1 - 3e-9", "1", 1.0, 0.25)
 
 
 def one_by_one(block: Round) -> list[bool]:

@@ -195,6 +195,7 @@ def test_a_greedy_trace_takes_the_likeliest_token_of_the_model() -> None:
 @pytest.mark.parametrize("settings", [
     {"max_new_tokens": 60}, {"coupling": "gumbel", "temperature": 1.0}, {"tree": (3, 2, 1), "num_draft_tokens": 3},
     {"verification": "block", "num_draft_tokens": 6}, {"draft": "none"}, {"draft": "prompt-lookup"},
+    {"draft": "medusa-typical"},
 ], ids=str)  # fmt: skip
 def test_where_the_text_is_determined_nothing_is_said_of_coins_and_draws(settings: dict[str, Any]) -> None:
     data = traced(**settings)

@@ -273,14 +273,24 @@ def test_counts_are_kept_and_read_back(folder: Path, monkeypatch: pytest.MonkeyP
     keep_counts(file, SURE)
     assert counts_of(AUTO, pair) == SURE == read_counts(file)
     huge = f'{{"by_depth": [[[{10**400}, 1]]]}}'
-    damaged = ('{"by_depth": [[[1, 2]]]}', '{"by_depth": [[["1", 1]]]}', '{"by_depth": ""}', '{"by_depth": {}}', huge)
+    damaged = (
+        '{"by_depth": [[[1, 2]]]}',
+        '{"by_depth": [[["1", 1]]]}',
+        '{"by_depth": ""}',
+        '{"by_depth": {}}',
+        huge,
+        '{"by_depth": [""]}',
+        '{"by_depth": [{}]}',
+        '{"by_depth": [[]]}',
+        '{"by_depth": [[[true, true]]]}',
+    )
     for content in ("", "{", "[]", "{}", "[" * 100_000, *damaged):
         file.write_text(content)
         assert read_counts(file) is None
         assert counts_of(AUTO, pair) == EVEN
         assert read_counts(file) == EVEN
     assert counts_of(AUTO, pair, anew=True) == EVEN
-    assert len(measured) == 12
+    assert len(measured) == 16
 
 
 def test_counts_are_of_target_drafter_and_way_to_sample(folder: Path) -> None:

@@ -87,6 +87,16 @@ def test_a_round_is_a_line_of_80_columns_at_most() -> None:
         assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == line
 
 
+def test_of_a_block_all_guesses_are_judged_unless_the_text_ends() -> None:
+    for step, told in (
+        (Step((97, 98, 99), 1, (97, 120), None), "kept ['a'] refused ['b'|'c'] replaced 'x'"),
+        (Step((97, 98, 99), 3, (97, 98, 99, 120), None), "kept ['a'|'b'|'c'] bonus 'x'"),
+        (Step((97, 98, 99), 2, (97, 98), "stop"), "kept ['a'|'b'] not judged ['c']"),
+    ):
+        (line,) = rounds(Run([1], [step]), Bytes(), block=True)  # type: ignore[arg-type]
+        assert line.endswith(told)
+
+
 def test_where_a_round_is_cut_its_end_is_there() -> None:
     """The refused guess and what stands in its place; of those not judged, and then of those kept, as much as fits."""
     for n_kept, expected in (

@@ -53,7 +53,7 @@ def compare(
         if not options["quiet"]:
             click.echo(text + text_of(speculative, pair, settings) + "\n")
         if options["verbose"]:
-            show_rounds(speculative, pair, options["color"])
+            show_rounds(speculative, pair, settings, options["color"])
         pairs = sorted(one.seconds / other.seconds for one, other in runs if other.ids)
         seed = settings.seed if settings.temperature > 0 else None
         click.echo(comparison(plain, speculative, same, speedup, pairs, seed))

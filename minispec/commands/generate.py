@@ -93,7 +93,7 @@ def write_text(
     if quiet:
         return
     if options["verbose"]:
-        show_rounds(run, pair, options["color"])
+        show_rounds(run, pair, settings, options["color"])
     note(closing_line(run, pair.tokenizer.end_of_text, settings.seed if settings.temperature > 0 else None))
     if color and run.drafted:
         click.echo(legend(), err=True, color=sys.stderr.isatty())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ import click
 from minispec.draft_option import is_lossy, takes_draft_weights
 from minispec.options import use_color
 from minispec.settings import AUTO
+from minispec.user_path import CONTROL
 
 if TYPE_CHECKING:
     from minispec.costs import Costs
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from minispec.trace import Run
 
 
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and line ends
 PATIENCE = 1.0  # seconds: what takes longer is announced
 PREPARING = "preparing the kernels (a first start compiles them, about 15 s; later ones do not) ..."
 
 
 def note(text: str) -> None:
     """A line for the reader, on standard error. Control characters, as of a file's name, are shown and not obeyed."""
-    click.echo(CONTROL.sub(lambda match: ascii(match[0])[1:-1], text), err=True)
+    shown = CONTROL.sub(lambda match: match[0] if match[0] in "\t\n" else ascii(match[0])[1:-1], text)
+    click.echo(shown, err=True)
 
 
 @contextmanager
@@ -132,12 +132,12 @@ def hints(settings: Settings, prompt: str) -> Iterator[str]:
         yield "note: the prompt ends in a space, but words begin with theirs: the text is better without it"
 
 
-def show_rounds(run: Run, pair: Pair, color: str) -> None:
+def show_rounds(run: Run, pair: Pair, settings: Settings, color: str) -> None:
     """Every round of a run, on standard error; color is what --color says."""
     from minispec.viz_rounds import rounds
 
     colored = use_color(color, sys.stderr)
-    for line in rounds(run, pair.tokenizer, colored):
+    for line in rounds(run, pair.tokenizer, colored, block=settings.verification == "block"):
         click.echo(line, err=True, color=colored)
 
 

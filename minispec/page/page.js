@@ -21,7 +21,7 @@ at("show-lost").parentNode.hidden = !kinds.has("lost");
 at("show-lost").addEventListener("change", (event) => at("text").classList.toggle("with-lost", event.target.checked));
 drawTime();
 drawKept();
-const machine = Object.fromEntries(Object.entries(run.machine).filter(([name]) => !(name in run.settings || name in run.versions)));
+const machine = Object.fromEntries(Object.entries(run.machine).filter(([name, value]) => value !== run.settings[name] && value !== run.versions[name]));
 at("facts").append(facts("Settings", { ...run.settings, seed: words.seed }), facts("Versions", run.versions), facts("Machine", machine), facts("Prompt", { text: run.prompt, tokens: run.prompt_ids.length }));
 at("save").addEventListener("click", () => {
   const link = make("a", { href: URL.createObjectURL(new Blob([at("data").textContent], { type: "application/json" })), download: "trace.json" });

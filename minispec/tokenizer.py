@@ -19,6 +19,8 @@ from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
+
 from minispec.json_file import read_json
 from minispec.vocabulary import read_vocabulary, well_formed
 
@@ -79,7 +81,7 @@ class Tokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes of one token; a control token's are its own text. Raises ValueError if there is none."""
         try:
-            i = -1 if isinstance(token_id, bool) else operator.index(token_id)
+            i = -1 if isinstance(token_id, bool | np.bool_) else operator.index(token_id)
         except TypeError:
             i = -1
         if not 0 <= i < self.n_vocab:

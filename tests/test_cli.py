@@ -142,7 +142,9 @@ def test_texts_written_together_are_printed_in_order(run: Any, tmp_path: Path) -
 
 
 def test_the_numpy_backend_writes_the_same_greedy_text(run: Any) -> None:
-    one, other = (run_json(run, "generate", PROMPT, "-n", "40", "--backend", name) for name in ("numba", "numpy"))
+    one, other = (
+        run_json(run, "generate", PROMPT, "-n", "40", "-k", "4", "--backend", name) for name in ("numba", "numpy")
+    )
     assert one["ids"] == other["ids"]
     assert one["passes"] == other["passes"]
 

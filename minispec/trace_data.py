@@ -170,7 +170,7 @@ def acceptance(rounds: Sequence[Round]) -> Json:
     chains = one_by_one and all(one.step.parents is None for one in rounds)
     return {
         "accept_by_place": [place_data(place, guesses, foretold) for place, guesses in sorted(places.items())],
-        "running": [[n, kept, sum_ if foretold else None] for n, kept, sum_ in running] if judged else [],
+        "running": [[*counts, chance if foretold else None] for *counts, chance in running] if judged else [],
         "theory": {
             "judged_accept_rate": rate,
             "expected_accept_rate": expected / len(judged) if judged and foretold else None,

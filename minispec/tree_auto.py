@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from minispec.costs import Costs
-from minispec.drafters.models import with_tree
+from minispec.drafters.models import is_combined, with_tree
 from minispec.kept_costs import tree_costs
 from minispec.protocols import depths
 from minispec.settings import AUTO
@@ -97,7 +97,7 @@ def with_best_tree(
     plain = chains(pair)
     costs = tree_costs(pair, plain, anew).of_batch(n_text)
     choice = choose(accept, costs, None if asked == AUTO else int(asked))
-    choice = replace(choice, others=hasattr(pair.drafter, "drafters"))
+    choice = replace(choice, others=is_combined(pair.drafter))
     chosen = replace(settings, tree=choice.tree, num_draft_tokens=length_for(choice, asked))
     return chosen, chains(pair, choice.tree) if choice.tree else plain, choice
 

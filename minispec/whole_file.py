@@ -21,18 +21,22 @@ def check_place(path: Path, what: str, name: str) -> None:
     except FileNotFoundError:
         pass  # it is to be made
     except NotADirectoryError:
-        folder = (Path(os.readlink(path)) if path.is_symlink() else path).parent
-        raise ValueError(f"{what} {path} cannot be written: {folder} is no folder: name another") from None
+        raise ValueError(f"{what} {path} cannot be written: {folder_of(path)} is no folder: name another") from None
     except (OSError, ValueError) as error:  # a name that is too long, or none
         reason = getattr(error, "strerror", None) or error
         raise ValueError(f"{what} {str(path)!r:.100} cannot be written ({reason}): give another name") from None
     if path.is_dir():
         raise ValueError(f"{what} {path} is a folder: name a file in it, as in {path / name}")
-    folder = (path.resolve() if path.is_symlink() else path).parent  # a link's file is what is written
+    folder = folder_of(path)
     if not folder.is_dir():
         raise ValueError(f"{what} {path} cannot be written: there is no folder {folder}: make it first")
     if not os.access(folder if not path.exists() or path.is_file() else path, os.W_OK):
         raise ValueError(f"{what} {path} cannot be written: {folder} takes no files: name another place")
+
+
+def folder_of(path: Path) -> Path:
+    """Where a file is made: a link's file is what is written."""
+    return (path.resolve() if path.is_symlink() else path).parent
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -30,7 +30,7 @@ def with_models(drafter: Any, stand_in: Callable[[Any], Any]) -> Any:
     twin = copy(drafter)
     if is_model(getattr(drafter, "model", None)):
         twin.model = stand_in(drafter.model)
-    if hasattr(drafter, "drafters"):
+    if is_combined(drafter):
         twin.drafters = [with_models(one, stand_in) for one in drafter.drafters]
     return twin
 
@@ -47,11 +47,16 @@ def branches(drafter: Any) -> bool:
     return own or any(branches(one) for one in getattr(drafter, "drafters", ()))
 
 
+def is_combined(drafter: Any) -> bool:
+    """Whether it is several drafters that guess in turn."""
+    return hasattr(drafter, "drafters")
+
+
 def with_tree(drafter: Any, tree: Sequence[int]) -> Any:
     """The same drafter where it has trees of another shape, given by its parents; or chains, for a tree of none."""
     if hasattr(drafter, "with_tree"):
         return drafter.with_tree(tree)
-    if not hasattr(drafter, "drafters"):
+    if not is_combined(drafter):
         return drafter
     twin = copy(drafter)
     twin.drafters = [with_tree(one, tree) for one in drafter.drafters]

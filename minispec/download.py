@@ -32,7 +32,7 @@ _SMALL_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
 )
-_ANSWER_WITHIN = 2.0  # seconds for the hub's first answer, unless HF_HUB_ETAG_TIMEOUT says otherwise
+_ANSWER_WITHIN = 1.5  # seconds for the hub's first answer, unless HF_HUB_ETAG_TIMEOUT says otherwise
 _DISK = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 T = TypeVar("T")

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 FORMAT = "minispec trace 1"
 DIGITS = 6  # of probabilities that are only looked at
 PACKAGES = ("numpy", "numba", "tiktoken", "safetensors")
+OF_DRAFTS = ("num_draft_tokens", "draft_weights", "schedule", "tree", "verification")  # settings that need a draft
 Json = dict[str, Any]
 
 
@@ -62,7 +63,8 @@ def trace_data(
     }
     data["tokens"] = {str(token): token_text(tokenizer, token) for token in sorted(named_tokens(data))}
     data["end_of_text"] = tokenizer.end_of_text
-    data["settings"] = asdict(settings) | settings.as_json()
+    told = asdict(settings) | settings.as_json()
+    data["settings"] = {name: value for name, value in told.items() if not (main.plain and name in OF_DRAFTS)}
     data["versions"] = {"minispec": __version__, "python": sys.version.split()[0], **dict(versions(PACKAGES))}
     data["machine"] = asdict(describe_machine(settings.backend))
     data["words"] = words(settings, data)

@@ -11,15 +11,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from checkpoints import TINY, tiny_tensors, write_checkpoint
 from children import hear
+from safetensors.numpy import load_file, save_file
 
 from minispec.made_up import write_scripted_pair
 from minispec.parameters import GPT2Config
 
 PROMPT = "Once upon a time"
 MINISPEC = [sys.executable, "-m", "minispec"]
+ROOT = Path(__file__).resolve().parents[1]
+NGRAMS = ROOT / "weights" / "story-target" / "ngram.safetensors"
+MODES = [
+    ["-d", "none"], ["-k", "3"], ["-d", "prompt-lookup", "-k", "3"], ["-d", "ngram", "-k", "2"],
+    ["-k", "3", "--tree", "2,1,1"], ["-k", "3", "--verification", "block"], ["-k", "3", "--schedule", "overlapped"],
+]  # fmt: skip
 
 
 def run_json(run: Any, *arguments: str) -> dict[str, Any]:
@@ -149,6 +157,43 @@ def test_the_numpy_backend_writes_the_same_greedy_text(run: Any) -> None:
     assert one["passes"] == other["passes"]
 
 
+@pytest.fixture(scope="session")
+def breaks_down(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model whose numbers overflow at its thirteenth position: the folder."""
+    folder = tmp_path_factory.mktemp("breaks")
+    for file in (ROOT / "weights" / "story-draft").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    tensors = load_file(folder / "model.safetensors")
+    (name,) = (name for name in tensors if name.endswith("wpe.weight"))
+    tensors[name] = tensors[name].astype(np.float32)
+    tensors[name][12] = 3e38
+    save_file(tensors, folder / "model.safetensors")
+    return str(folder)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=" ".join)
+def test_a_text_that_cannot_be_finished_is_no_success(run: Any, breaks_down: str, mode: list[str]) -> None:
+    """What was written stays, JSON does not come in halves, and the status says so."""
+    mode = ["-d", "story-draft", *mode] if "-d" not in mode else mode
+    mode = ["-d", f"ngram:{NGRAMS}", *mode[2:]] if mode[1] == "ngram" else mode
+    arguments = ["generate", "-m", breaks_down, PROMPT, "-n", "30", *mode]
+    for option, least in ((), 4), (("--no-stream",), 4), (("--json",), 0):
+        status, out, err = run(*arguments, *option)
+        assert status == 2
+        assert err.splitlines()[-1].endswith("its weights are broken")
+        assert len(out.split()) >= least
+        assert out == "" if option == ("--json",) else out.startswith(", there was a") and out.endswith("\n")
+
+
+@pytest.mark.parametrize("command", ["compare", "bench"])
+def test_a_comparison_that_cannot_be_finished_is_no_success(run: Any, breaks_down: str, command: str) -> None:
+    more = ["--only", "end-to-end", "--output", "json"] if command == "bench" else ["--json"]
+    status, out, err = run(command, "-m", breaks_down, "-d", "story-draft", "-p", PROMPT, "-n", "30", "-k", "3", *more)
+    assert status == 2
+    assert out == ""
+    assert err.splitlines()[-1].endswith("its weights are broken")
+
+
 @pytest.mark.parametrize("n", [0, 1, 2])
 def test_very_short_texts(run: Any, n: int) -> None:
     result = run_json(run, "generate", PROMPT, "-n", str(n))
@@ -167,10 +212,29 @@ def test_seeds_repeat_and_differ(run: Any) -> None:
 
 
 @pytest.mark.parametrize("option", [("--top-k", "2"), ("--top-p", "0.3"), ("--temp", "0.4")])
-@pytest.mark.parametrize("draft", ["none", "story-draft"])
-def test_every_sampling_option_has_an_effect_in_every_mode(run: Any, option: tuple[str, str], draft: str) -> None:
-    arguments = ["generate", PROMPT, "-n", "30", "-d", draft, "--temp", "2", "--seed", "5"]
+@pytest.mark.parametrize("mode", MODES, ids=" ".join)
+def test_every_sampling_option_has_an_effect_in_every_mode(run: Any, option: tuple[str, str], mode: list[str]) -> None:
+    arguments = ["generate", PROMPT, "-n", "30", *mode, "--temp", "2", "--seed", "5"]
     assert run_json(run, *arguments)["ids"] != run_json(run, *arguments, *option)["ids"]
+
+
+@pytest.mark.parametrize("option", [("--top-k", "2"), ("--top-p", "0.3"), ("--temp", "0.4")])
+def test_every_sampling_option_has_an_effect_on_texts_written_together(
+    run: Any, tmp_path: Path, option: tuple[str, str]
+) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text(f"{PROMPT}\nThe dog\n")
+    arguments = ["generate", "--prompts", str(file), "--together", "2", "-n", "20", "-k", "3", "--temp", "2", "--json"]
+    one, other = ([json.loads(line)["ids"] for line in run(*arguments, *more)[1].splitlines()] for more in ((), option))
+    assert len(one) == len(other) == 2
+    assert all(a != b for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("prompt", [" ", "\n", "A", "Once"])
+def test_prompts_of_one_token_are_the_same_in_every_mode(run: Any, prompt: str) -> None:
+    texts = [run_json(run, "generate", prompt, "-n", "12", *mode) for mode in MODES]
+    assert {len(text["prompt_ids"]) for text in texts} == {1}
+    assert all(text["ids"] == texts[0]["ids"] for text in texts)
 
 
 def test_a_stop_text_ends_plain_and_speculative_text_alike(run: Any) -> None:
@@ -542,6 +606,28 @@ def test_threads_are_limited_before_numpy_is_imported() -> None:
     )
     for command in ("generate", "compare", "bench", "simulate"):
         assert subprocess.run([sys.executable, "-c", script, command], check=False).returncode == 7
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+def test_threads_are_those_that_were_asked_for() -> None:
+    """NumPy's and Numba's, after a pass of each: those that are there, and those that Numba uses."""
+    script = (
+        "import os, sys\n"
+        "from minispec import cli\n"
+        "try: cli.main(['generate', 'Once', '-n', '2', '-k', '3', '-q', *sys.argv[1:]])\n"
+        "except SystemExit: pass\n"
+        "import numpy as np; np.ones((600, 600)) @ np.ones((600, 600))\n"
+        "numba = sys.modules.get('numba')\n"
+        "print(len(os.listdir('/proc/self/task')), numba and numba.get_num_threads())"
+    )
+
+    def counts(*arguments: str) -> list[str]:
+        around = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+        done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, env=around, check=True)
+        return done.stdout.decode().splitlines()[-1].split()
+
+    assert counts("--threads", "1", "--backend", "numpy") == ["1", "None"]
+    assert counts("--threads", "1")[1] == "1"
 
 
 def test_text_is_utf8_whatever_the_locale_says() -> None:

@@ -22,6 +22,7 @@ import huggingface_hub
 import pytest
 from checkpoints import write_checkpoint
 from children import hear
+from hostile import THOROUGH
 from hub_server import COMMIT, Fault, Hub, breaks_off, falls_silent, is_reset, leads_to, says, sends, sends_chunks
 from huggingface_hub import constants
 
@@ -31,9 +32,13 @@ ROOT = Path(__file__).resolve().parents[1]
 OLD = int(huggingface_hub.__version__.split(".")[0]) < 2  # keeps parts of files, and gives up sooner
 TOKEN = "hf_thisIsASecret"
 WEIGHTS = "model.safetensors"
-# Reads names of caches, and answers each with what came of find_model there: a folder, or what was told.
+# Reads names of caches, and answers each with what came of find_model there: a folder, or what was told; and with how
+# many addresses were looked up or connected to until then.
 CUSTOMER = """
 import json, sys, time, traceback
+addresses = []
+at = ("socket.connect", "socket.getaddrinfo")
+sys.addaudithook(lambda event, arguments: addresses.append(arguments) if event in at else None)
 sleep = time.sleep
 time.sleep = lambda seconds: sleep(min(seconds, 0.01))
 from huggingface_hub import constants, file_download
@@ -46,9 +51,9 @@ for line in sys.stdin:
     cache, offline = json.loads(line)
     constants.HF_HUB_CACHE = cache
     try:
-        answer = [str(find_model("org/name", offline)), ""]
+        answer = [str(find_model("org/name", offline)), "", len(addresses)]
     except ValueError as error:
-        answer = ["", str(error)]
+        answer = ["", str(error), len(addresses)]
     except Exception:
         traceback.print_exc()
         answer = None
@@ -96,7 +101,9 @@ def hub(server: Hub, elsewhere: Hub, checkpoint: dict[str, bytes]) -> Hub:
 
 
 class Customer:
-    """The library in a child."""
+    """The library in a child. n_addresses: how many it has asked for or connected to."""
+
+    n_addresses = 0
 
     def __init__(self, hub: Hub, log: Path) -> None:
         self.log = log
@@ -117,21 +124,26 @@ class Customer:
         print(json.dumps([str(cache), offline]), file=self.child.stdin, flush=True)
         answer = json.loads(self.child.stdout.readline() or "null")
         assert answer, self.log.read_text()
-        folder, told = answer
+        folder, told, self.n_addresses = answer
         assert "\n" not in told
         assert TOKEN not in told + self.log.read_text()
         return Path(folder) if folder else None, told
 
+    def __enter__(self) -> Customer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.child.stdin is not None
+        assert self.child.stdout is not None
+        self.child.stdin.close()
+        self.child.wait(30)
+        self.child.stdout.close()
+
 
 @pytest.fixture(scope="module")
 def customer(server: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Customer]:
-    it = Customer(server, tmp_path_factory.mktemp("customer") / "log")
-    yield it
-    assert it.child.stdin is not None
-    assert it.child.stdout is not None
-    it.child.stdin.close()
-    it.child.wait(30)
-    it.child.stdout.close()
+    with Customer(server, tmp_path_factory.mktemp("customer") / "log") as it:
+        yield it
 
 
 def check_is_whole(folder: Path | None, hub: Hub) -> None:
@@ -162,6 +174,17 @@ def test_an_empty_cache_is_filled_once(hub: Hub, customer: Customer, tmp_path: P
     assert customer(tmp_path) == (folder, "")
     assert customer(tmp_path, offline=True) == (folder, "")
     assert not hub.asked
+
+
+def test_what_is_complete_or_offline_opens_no_connection(hub: Hub, customer: Customer, tmp_path: Path) -> None:
+    """Not one of the library's own either."""
+    folder, _ = customer(tmp_path / "full")
+    assert customer.n_addresses > 0
+    with Customer(hub, tmp_path / "log") as fresh:
+        assert fresh(tmp_path / "full") == (folder, "")
+        assert fresh(tmp_path / "full", offline=True) == (folder, "")
+        assert "not complete" in fresh(tmp_path / "empty", offline=True)[1]
+        assert fresh.n_addresses == 0
 
 
 def test_half_a_cache_is_filled_without_what_it_has(hub: Hub, customer: Customer, tmp_path: Path) -> None:
@@ -407,8 +430,11 @@ def test_what_is_complete_in_a_read_only_cache_is_read_by_who_may_not_write(
 
 
 def command_without(address: str, tmp_path: Path) -> tuple[int, str]:
+    """Status and last line of a command that needs the hub; in the thorough profile (an idle machine), within 3 s."""
     command = [sys.executable, "-m", "minispec", "generate", "-m", "org/name", "x"]
+    began = time.perf_counter()
     child = subprocess.run(command, env=environment(address, tmp_path), capture_output=True, text=True, check=False)
+    assert not THOROUGH or time.perf_counter() - began <= 3
     return child.returncode, child.stderr.splitlines()[-1]
 
 

@@ -378,6 +378,29 @@ def test_the_law_is_the_targets(name: str, length: Any, sampling: Sampling) -> N
     assert all(abs(got[key] - expected[key]) < 1e-12 for key in expected)
 
 
+@free
+@pytest.mark.parametrize("prompt", [(0, 1, 9, 2, 0, 1), (4, 0, 9, 2, 4, 0), (9, 9, 0, 9, 9, 0)], ids=str)
+@pytest.mark.parametrize("sampling", [ANY, Sampling(0)], ids=["all", "greedy"])
+def test_an_end_in_the_prompt_is_guessed_across_and_never_written_past(
+    name: str, prompt: tuple[int, ...], sampling: Sampling
+) -> None:
+    """9 ends a text. The target likes to write what stood in the prompt, the end and what came after it."""
+    likes = dict(pairwise(prompt))
+    target = toys.Table(lambda text: np.eye(10)[likes.get(text[-1], 9)] * 0.9 + 0.01, 10)
+    drafter, guessed = FREE[name](target), []
+    options: Any = {"max_new_tokens": 5, "sampling": sampling, "stop": lambda new: new[-1] == 9}
+    for seed in range(20):
+        told = list(speculate(target, drafter, prompt, n_draft=4, seed=seed, **options))
+        guessed += [tuple(step.drafted) for step in told]
+        ids = toys.ids_of(told)
+        assert 9 not in ids[:-1]
+        assert (ids[-1] == 9) == (told[-1].finish == "stop")
+        if sampling.temperature == 0:
+            assert ids == toys.ids_of(generate(target, prompt, seed=seed, **options))
+    if name in ("lookup", "first", "suffix"):
+        assert any(9 in guess[:-1] for guess in guessed)  # so that there was something to go wrong
+
+
 @pytest.mark.parametrize(
     ("name", "backend"), [*((name, "numba") for name in FREE), ("lookup+ngram", "numpy"), ("suffix+model", "numpy")]
 )

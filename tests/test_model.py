@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tracemalloc
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,12 @@ from hypothesis import strategies as st
 from toys import ODD, tiny_model
 
 from minispec.backends import operations
+from minispec.drafters import SmallModelDrafter
 from minispec.model import GPT2
 from minispec.parameters import GPT2Config
+from minispec.plain import generate
+from minispec.sampling import Sampling
+from minispec.speculative import speculate
 
 BACKENDS = ["numba", "numpy"]
 configs = st.sampled_from([TINY, ODD])
@@ -61,6 +67,28 @@ def test_logits_only_for_the_rows_that_are_asked_for(backend: str) -> None:
         assert_same_bits(some, whole[9 - n_logits :])
     with pytest.raises(ValueError, match="n_logits is 10"):
         model.forward(ids, model.new_cache(), n_logits=10)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("draft", [False, True], ids=["plain", "speculative"])
+def test_a_long_prompt_takes_no_memory_for_logits_that_nobody_asked_for(backend: str, draft: bool) -> None:
+    """All of this prompt's would take 48 MB. Both models read it."""
+    config = replace(TINY, n_ctx=330, n_vocab=40_000)
+    target, guesser = (tiny_model(config, seed, backend) for seed in (0, 1))
+    steps: Any
+    options: Any = {"max_new_tokens": 8, "sampling": Sampling()}
+    peaks = []
+    for n in (10, 10, 300):  # the first makes what is made once
+        prompt = random_ids(config, n, 3)
+        tracemalloc.start()
+        if draft:
+            steps = speculate(target, SmallModelDrafter(guesser), prompt, n_draft=3, **options)
+        else:
+            steps = generate(target, prompt, **options)
+        assert sum(len(step.committed) for step in steps) == 8
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[2] - peaks[1] < 12e6
 
 
 @pytest.mark.parametrize("bad", [[97], [-1], [2**31], [2**70], [], [1.0], [True], [[1]], ["a"]])

@@ -64,6 +64,14 @@ def test_a_reader_that_was_never_there(arguments: str) -> None:
     assert all(line.startswith(("note: ", "preparing", "loading")) for line in done.stderr.decode().splitlines())
 
 
+def test_bench_ends_with_its_reader() -> None:
+    """In JSON and as a table, whose first lines are there while it goes on to measure."""
+    for output in ("", "--output json"):
+        status, _, said = shell(f"bench --only bandwidth --repetitions 1 {output} | true; echo ${{PIPESTATUS[0]}} >&2")
+        assert status == 0
+        assert said[-1] == "141"
+
+
 def test_head_takes_one_line() -> None:
     status, out, said = shell("theory | head -1; echo ${PIPESTATUS[0]}")
     first, n = out.splitlines()

@@ -161,6 +161,8 @@ def test_notes_change_nothing_and_figures_agree(settings: dict[str, Any]) -> Non
     assert data["identical"] is (None if plain or not chosen.determined else True)
     assert data["settings"]["seed"] == chosen.seed
     assert data["settings"]["stop"] == chosen.stop
+    for name in ("num_draft_tokens", "draft_weights", "schedule", "tree", "verification"):
+        assert (name in data["settings"]) == data["drafts"]  # a page of plain decoding has no settings of drafts
     assert {"minispec", "python", "numpy"} <= set(data["versions"])
     assert data["machine"]["cpu"]
     if settings.get("num_draft_tokens") == 0 or plain or not data["ids"]:

@@ -119,9 +119,9 @@ def stream(run: Run, steps: Iterator[Step], pair: Pair, settings: Settings, colo
             for token, kind in token_kinds(step):
                 show(text.push(token), kind)
         show(text.flush(), kind)
+    finally:
         if whole:
             click.echo("".join(pieces), nl=False)
-    finally:
         if pieces or run.finish:
             click.echo()
 

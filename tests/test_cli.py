@@ -185,6 +185,23 @@ def test_a_text_that_cannot_be_finished_is_no_success(run: Any, breaks_down: str
         assert out == "" if option == ("--json",) else out.startswith(", there was a") and out.endswith("\n")
 
 
+@pytest.mark.parametrize("more", [(), ("--json",)], ids=["text", "json"])
+def test_of_texts_written_together_those_that_are_whole_are_kept(
+    run: Any, breaks_down: str, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    """The second one ends at its stop, before the model breaks down in the others."""
+    file = tmp_path / "prompts.txt"
+    file.write_text(f"The dog\n{PROMPT}\nA\n")
+    arguments = ["generate", "-m", breaks_down, "-d", "prompt-lookup", "-k", "2", "--prompts", str(file), *more]
+    status, out, err = run(*arguments, "--together", "3", "--stop", "little")
+    assert status == 2
+    assert err.splitlines()[-1].endswith("its weights are broken")
+    if more:
+        assert [json.loads(line)["text"] for line in out.splitlines()] == [", there was a "]
+    else:
+        assert out == f"{PROMPT}, there was a \n\n"
+
+
 @pytest.mark.parametrize("command", ["compare", "bench"])
 def test_a_comparison_that_cannot_be_finished_is_no_success(run: Any, breaks_down: str, command: str) -> None:
     more = ["--only", "end-to-end", "--output", "json"] if command == "bench" else ["--json"]

@@ -20,6 +20,7 @@ from minispec.prompt_source import read_prompt
 from minispec.user_path import user_path
 
 if TYPE_CHECKING:
+    from minispec.prompts import Prompt
     from minispec.protocols import Step
     from minispec.session import Pair
     from minispec.settings import Settings
@@ -126,6 +127,15 @@ def stream(run: Run, steps: Iterator[Step], pair: Pair, settings: Settings, colo
             click.echo()
 
 
+def show_whole(prompt: Prompt, run: Run, pair: Pair, settings: Settings, as_json: bool) -> None:
+    """Print one text of several."""
+    text = text_of(run, pair, settings)
+    if as_json:
+        click.echo(json.dumps(run.as_json(text, settings.as_json() | {"id": prompt.id})))
+    else:
+        click.echo(f"{prompt.text}{text}\n")
+
+
 def write_batch(settings: Settings, file: str, together: int, as_json: bool, quiet: bool) -> None:
     """Write texts after all prompts of a file, some at a time, and print them in order; in JSON, an object a line."""
     from tqdm import tqdm
@@ -149,15 +159,14 @@ def write_batch(settings: Settings, file: str, together: int, as_json: bool, qui
     with tqdm(total=len(runs), desc="texts", leave=False, disable=quiet or None) as progress:
         for first in range(0, len(runs), together):
             some, start = runs[first : first + together], time.perf_counter()
-            for row, step in decode_batch(settings, pair, [run.prompt_ids for run in some]):
-                some[row].steps.append(step)
-                some[row].seconds = time.perf_counter() - start
-                progress.update(step.finish is not None)
-            for prompt, run in zip(prompts[first:], some, strict=False):
-                text = text_of(run, pair, settings)
-                if as_json:
-                    click.echo(json.dumps(run.as_json(text, settings.as_json() | {"id": prompt.id})))
-                else:
-                    click.echo(f"{prompt.text}{text}\n")
+            try:
+                for row, step in decode_batch(settings, pair, [run.prompt_ids for run in some]):
+                    some[row].steps.append(step)
+                    some[row].seconds = time.perf_counter() - start
+                    progress.update(step.finish is not None)
+            finally:  # what is whole is printed, whatever becomes of the others
+                for prompt, run in zip(prompts[first:], some, strict=False):
+                    if run.finish:
+                        show_whole(prompt, run, pair, settings, as_json)
     if not (quiet or as_json):
         note(batch_line(runs, time.perf_counter() - began))

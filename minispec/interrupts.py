@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from typing import Any, NoReturn
 
 GRACE = 0.7  # seconds
@@ -48,6 +49,15 @@ def run(work: Callable[[], None], line: str = LINE) -> None:
                 atexit._run_exitfuncs()
             _end(line)
         signal.signal(signal.SIGINT, lambda *_: _end(line))  # there is nothing left to keep
+
+
+def run_main(module: str, line: str) -> NoReturn:
+    """Import a module and run its `main` as `run` does, for a script that is this module.
+
+    It calls this first of all: then Ctrl-C is heard while all is imported that the script needs.
+    """
+    run(lambda: import_module(module).main(), line)
+    sys.exit()
 
 
 def say(line: str = LINE) -> None:

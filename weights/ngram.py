@@ -9,6 +9,11 @@ table is tried on them: how many tokens a pass would be written if the target wr
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before NumPy is imported: Ctrl-C is heard from here on
+    from minispec.interrupts import run_main
+
+    run_main("ngram", "ngram: interrupted")
+
 import argparse
 import json
 import time
@@ -20,7 +25,6 @@ from stories import read_stories
 from minispec import load_tokenizer
 from minispec.drafters.ngram import FILE
 from minispec.hub import find_model
-from minispec.interrupts import run
 from minispec.ngram_table import LEAST, LONGEST, NgramTable, count_table, save_table
 
 
@@ -69,7 +73,3 @@ def main(arguments: list[str] | None = None) -> None:
     print(
         json.dumps(figures | {"bytes": out.stat().st_size, "seconds": round(time.perf_counter() - began, 1)}, indent=2)
     )
-
-
-if __name__ == "__main__":
-    run(main, "ngram: interrupted")

@@ -22,6 +22,11 @@ Source: GPT-2 (Radford et al. 2019); soft labels (Hinton, Vinyals, Dean 2015); d
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before PyTorch is imported, which takes seconds: Ctrl-C is heard from here on
+    from minispec.interrupts import run_main
+
+    run_main("train", "train: interrupted; run the same command again to go on from the last checkpoint")
+
 import argparse
 import hashlib
 import json
@@ -44,7 +49,6 @@ from torch.nn import functional as F
 from minispec import Sampling, load_model, speculate
 from minispec.batch import generate_batch
 from minispec.drafters import SmallModelDrafter
-from minispec.interrupts import run
 
 N_VOCAB = 4096
 N_CTX = 512
@@ -613,7 +617,3 @@ def main(arguments: list[str] | None = None) -> None:
     }
     print(json.dumps(figures, indent=2))
     card(options.out, [target_recipe, draft_recipe], figures)
-
-
-if __name__ == "__main__":
-    run(main, "train: interrupted; run the same command again to go on from the last checkpoint")

@@ -11,6 +11,11 @@ resuming trains on the same tokens as one long run.
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before PyTorch is imported, which takes seconds: Ctrl-C is heard from here on
+    from minispec.interrupts import run_main
+
+    run_main("train_heads", "train_heads: interrupted; run the same command again to go on from the last checkpoint")
+
 import argparse
 import json
 import os
@@ -29,7 +34,6 @@ from stories import read_stories
 from torch import Tensor, nn
 
 from minispec.heads import VERSION
-from minispec.interrupts import run
 from minispec.tokenizer import load_tokenizer
 
 METHODS = ("medusa", "parallel", "eagle", "eagle1", "mtp")
@@ -222,7 +226,3 @@ def main(arguments: list[str] | None = None) -> None:
     figures = held_out(head, target, held, min(options.window, target.config.n_ctx))
     export(head, target, figures, options)
     print(f"{options.out}: {options.out.stat().st_size:,} bytes, {told(figures)}")
-
-
-if __name__ == "__main__":
-    run(main, "train_heads: interrupted; run the same command again to go on from the last checkpoint")

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from children import check_time, ended_by, hear
@@ -204,15 +203,3 @@ def test_other_errors_are_as_ever() -> None:
         done = subprocess.run([sys.executable, "-c", script.format(work)], capture_output=True, check=False)
         assert done.returncode == status
         assert told in done.stderr
-
-
-@pytest.mark.skipif(not THOROUGH, reason="compiles, for half a minute")
-def test_an_interrupted_first_start_leaves_the_next_ones_well(tmp_path: Path) -> None:
-    """Kernels are kept one by one: whatever is there already when it stops, the next start goes on from it."""
-    pytest.importorskip("numba")
-    more: dict[str, Any] = {"NUMBA_CACHE_DIR": str(tmp_path)}
-    arguments = ["generate", PROMPT, "-n", "8", "-k", "4"]
-    for n_calls in (3, 12, 13):
-        assert interrupted(arguments, "minispec/kernels/kept.py:KeptCode.save", n_calls, **more)[1] == [LINE]
-    for _ in range(2):
-        subprocess.run([sys.executable, "-m", "minispec", *arguments], env={**os.environ, **more}, check=True)

@@ -24,6 +24,8 @@ N_CHECK = 32  # bytes of a checksum
 class KeptCode:
     """The files of one function, one for each kind of arguments; takes the place of Numba's IndexDataCacheFile."""
 
+    told = False  # that code cannot be kept: once a process, and Numba has Python forget what was shown already
+
     def __init__(self, beginning: str, made_of: object) -> None:
         """beginning: of the paths of its files; made_of: what the code depends on, but for its arguments' kinds."""
         self.beginning = beginning
@@ -44,7 +46,9 @@ class KeptCode:
         try:
             write_whole(self._file(key), self._check(code) + code)
         except OSError as error:
-            if self.load(key) is None:  # else another process was quicker, and Windows leaves it its file
+            # Where it is there, another process was quicker, and Windows leaves it its file.
+            if not KeptCode.told and self.load(key) is None:
+                KeptCode.told = True
                 message = f"{self._file(key).parent} ({error.strerror}), every start compiles anew: set NUMBA_CACHE_DIR"
                 warnings.warn(f"compiled code cannot be kept in {message} to a folder", RuntimeWarning, stacklevel=1)
 

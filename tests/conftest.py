@@ -5,6 +5,7 @@ Kernels compile inside the first example, so there is no deadline. What tests ke
 
 import io
 import os
+import random
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -55,7 +56,9 @@ def compiled_kernels() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mutants come last: their children work beside all other tests."""
+    """Mutants come last: their children work beside all other tests. MINISPEC_TEST_ORDER: a seed for another order."""
+    if seed := os.environ.get("MINISPEC_TEST_ORDER"):
+        random.Random(seed).shuffle(items)
     items.sort(key=lambda item: item.path.stem == "test_mutants")
 
 

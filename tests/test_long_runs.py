@@ -1,4 +1,4 @@
-"""Many texts in one process: memory stays flat, and every text is that of plain decoding."""
+"""Many texts in one process: memory and speed stay flat, and every text is that of plain decoding."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def test_3000_tokens_leave_nothing_behind() -> None:
 
 @pytest.mark.skipif(not THOROUGH or sys.platform != "linux", reason="ten minutes; reads /proc")
 def test_100000_tokens_leave_nothing_behind(capsys: pytest.CaptureFixture[str]) -> None:
+    """Memory stays within 5 MB, and the last tenth is as fast as the first."""
     run = long_story_run(100_000)
     with capsys.disabled():
         print(f"\n{run.told()}")
-    assert run.growth(after=5000) < 5 * MEGABYTES
+    assert run.growth(after=5000) < 5 * MEGABYTES, run.told()
+    assert run.speed(9)[0] >= 0.95 * run.speed(0)[0], run.told()  # by the clock: on an idle machine

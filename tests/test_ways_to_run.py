@@ -77,8 +77,8 @@ def test_kernels_as_plain_python() -> None:
 
 @SLOW
 def test_every_index_checked(tmp_path: Path) -> None:
-    more = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
-    run_tests(["test_kernels", "test_model"], "--hypothesis-profile=few", **more)
+    files, cache = ["test_kernels", "test_model"], str(tmp_path)
+    run_tests(files, "--hypothesis-profile=few", NUMBA_BOUNDSCHECK="1", NUMBA_CACHE_DIR=cache)
 
 
 @SLOW

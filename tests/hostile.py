@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
 import sys
@@ -24,9 +25,9 @@ T = TypeVar("T")
 
 SMALLEST = GPT2Config(n_layer=1, n_head=1, n_embd=2, n_ctx=3, n_vocab=260, n_inner=3)
 PAIRS = ("h e", "l l", "he ll")
-THOROUGH = settings().max_examples > 1000  # then time is looked at too, with a wide margin
+THOROUGH = settings().max_examples > 1000  # then time is looked at too
 MEMORY = 100_000_000  # bytes beyond the file's size
-SECONDS = 3.0  # of the processor: 1 on an idle core, and a wide margin for a busy one
+SECONDS = 1.0  # of the processor, which a busy machine does not change much; the slowest known cases take 0.7
 LONGEST_LINE = 900
 
 
@@ -103,11 +104,16 @@ def verdict(load: Callable[[], T], folder: Path, size: int = 0) -> T | str:
 
 
 def processor_time(load: Callable[[], object]) -> float:
-    """Seconds that a load takes, with nothing counted beside it."""
-    began = time.process_time()
-    with suppress(ValueError):
-        load()
-    return time.process_time() - began
+    """Seconds that a load takes, with nothing counted beside it: the less of two, if the first are too many."""
+    least = math.inf
+    for _ in range(2):
+        began = time.process_time()
+        with suppress(ValueError):
+            load()
+        least = min(least, time.process_time() - began)
+        if least < SECONDS:
+            break
+    return least
 
 
 def refusal(error: ValueError, folder: Path) -> str:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import struct
+import subprocess
 import sys
 import time
 import tracemalloc
@@ -114,6 +115,36 @@ def processor_time(load: Callable[[], object]) -> float:
         if least < SECONDS:
             break
     return least
+
+
+CHILD = """
+import re, sys
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from minispec.json_file import read_json
+from minispec.safetensors_file import read_header
+from minispec.vocabulary import read_vocabulary
+
+def peak_kb():  # ru_maxrss would begin with the parent's peak
+    return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
+
+readers = {"header": read_header, "json": partial(read_json, max_bytes=1 << 24), "vocabulary": read_vocabulary}
+read = readers[sys.argv[1]]
+read(Path(sys.argv[2]))  # imports are not what is measured
+before = peak_kb()
+with suppress(ValueError):
+    read(Path(sys.argv[3]))
+print(peak_kb() - before)
+"""
+
+
+def growth(reader: str, small: Path, large: Path) -> int:
+    """Bytes by which a process grows that has read a small file and reads a large one, whoever asks for them."""
+    command = [sys.executable, "-c", CHILD, reader, str(small), str(large)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    child = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    return int(child.stdout) * 1024
 
 
 def refusal(error: ValueError, folder: Path) -> str:

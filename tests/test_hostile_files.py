@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,6 +23,7 @@ from bits import assert_same_bits
 from checkpoints import safetensors_bytes, stored_as, tiny_tensors, write_checkpoint
 from hostile import (
     ENCODINGS,
+    MEMORY,
     NUMBERS,
     SMALLEST,
     THOROUGH,
@@ -31,6 +33,7 @@ from hostile import (
     damaged,
     edited,
     encoded,
+    growth,
     junk,
     render,
     tokenizer_json,
@@ -257,6 +260,15 @@ def test_headers_as_large_as_may_be_take_little_memory(tmp_path: Path, kind: str
     assert 0.8 * MOST_HEADER < len(content) < MOST_HEADER
     (tmp_path / WEIGHTS).write_bytes(content)
     assert not isinstance(verdict(partial(read_header, tmp_path / WEIGHTS), tmp_path, len(content)), str)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
+@pytest.mark.parametrize("kind", LARGE)
+def test_the_librarys_own_memory_for_large_headers_is_little(model: Path, tmp_path: Path, kind: str) -> None:
+    """Its parser is no part of Python, which counts none of its memory."""
+    content = with_header("{" + LARGE[kind]() + "}", b"")
+    (tmp_path / WEIGHTS).write_bytes(content)
+    assert growth("header", model / WEIGHTS, tmp_path / WEIGHTS) < MEMORY + len(content)
 
 
 def test_a_header_that_is_larger_is_refused_unread(tmp_path: Path) -> None:
@@ -522,6 +534,14 @@ def test_json_of_any_kind_takes_little_memory(tmp_path: Path, kind: str) -> None
     assert "of memory, more than such a file may" in str(line)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
+@pytest.mark.parametrize("kind", HUGE if THOROUGH else ["words"])
+def test_a_process_that_reads_json_of_any_kind_grows_little(model: Path, tmp_path: Path, kind: str) -> None:
+    content = HUGE[kind]().encode()
+    (tmp_path / "a.json").write_bytes(content)
+    assert growth("json", model / "config.json", tmp_path / "a.json") < MEMORY + len(content)
+
+
 def test_merges_of_any_kind_take_little_memory(model: Path) -> None:
     path = model / "merges.txt"
     for content in (b"\n" * (ROOM - 9), b"a\n" * (ROOM - 99_999), b"\n" * 2 * ROOM, b"a" * (1 << 24), b"a" * (2 << 24)):
@@ -567,10 +587,12 @@ def sound(n_tokens: int) -> tuple[dict[str, int], list[str]]:
 
 @pytest.mark.skipif(not THOROUGH, reason="takes some seconds")
 @pytest.mark.parametrize("n_tokens", [MOST_TOKENS, MOST_TOKENS + 1])
-def test_as_many_tokens_as_may_be(tmp_path: Path, n_tokens: int) -> None:
+def test_as_many_tokens_as_may_be(model: Path, tmp_path: Path, n_tokens: int) -> None:
     tokens, pairs = sound(n_tokens)
     (tmp_path / "vocab.json").write_text(json.dumps(tokens, ensure_ascii=False), encoding="utf-8")
     (tmp_path / "merges.txt").write_text("\n".join(pairs), encoding="utf-8")
+    if sys.platform == "linux":
+        assert growth("vocabulary", model, tmp_path) < 3_000_000 + MEMORY
     found = verdict(partial(read_vocabulary, tmp_path), tmp_path, 3_000_000)
     if isinstance(found, str):
         assert n_tokens > MOST_TOKENS

@@ -78,6 +78,11 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     raise ValueError(f"{folder} holds no weights: {SINGLE_FILE}, or {INDEX_FILE} and its shards, must be there")
 
 
+def weights_file(folder: Path) -> Path:
+    """The file that lists all tensors of a checkpoint folder: the one that holds them, or the index of the shards."""
+    return folder / (SINGLE_FILE if (folder / SINGLE_FILE).exists() else INDEX_FILE)
+
+
 def read_header(path: Path) -> dict[str, StoredTensor]:
     """The tensors of one file. Raises ValueError for a file that the safetensors library refuses, and see above."""
     return _read_header(path)[0]

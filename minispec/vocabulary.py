@@ -44,10 +44,15 @@ class _Vocabulary:
 
     path: Path
     merges_path: Path
+    added_path: Path
     first_line: int
     ids: dict[str, int]
     pairs: list[str]
     added: dict[str, int]
+
+    def path_of(self, token: str) -> Path:
+        """The file that a token's id is from: an added one may be in both, with one id."""
+        return self.path if token in self.ids else self.added_path
 
 
 def _damaged(path: Path, fault: str) -> ValueError:
@@ -92,7 +97,7 @@ def _read_tokenizer_json(path: Path) -> _Vocabulary:
     ids, pairs, added = model.get("vocab"), model.get("merges"), whole.get("added_tokens") or []
     if not isinstance(ids, dict) or not isinstance(pairs, list) or not isinstance(added, list):
         raise _damaged(path, "model.vocab, model.merges or added_tokens is missing or of the wrong type")
-    return _Vocabulary(path, path, 1, ids, [_pair(path, pair) for pair in pairs], _added(path, added))
+    return _Vocabulary(path, path, path, 1, ids, [_pair(path, pair) for pair in pairs], _added(path, added))
 
 
 def _pair(path: Path, pair: object) -> str:
@@ -126,7 +131,7 @@ def _read_vocabulary(folder: Path) -> _Vocabulary | None:
         pairs, first_line = _read_merges(merges_path)
         more = folder / "added_tokens.json"
         added = read_json(more, MOST_BYTES) if more.exists() else {}
-        return _Vocabulary(path, merges_path, first_line, read_json(path, MOST_BYTES), pairs, added)
+        return _Vocabulary(path, merges_path, more, first_line, read_json(path, MOST_BYTES), pairs, added)
     if single.exists():
         return _read_tokenizer_json(single)
     if path.exists() or merges_path.exists():
@@ -140,18 +145,23 @@ def _all_ids(vocabulary: _Vocabulary) -> dict[str, int]:
     ids = dict(vocabulary.ids)
     for token, added in vocabulary.added.items():
         if ids.setdefault(token, added) != added:
-            raise _damaged(vocabulary.path, f"{token!r:.80} has id {ids[token]!r:.80} but is added as {added!r:.80}")
+            fault = f"{token!r:.80} has id {ids[token]!r:.80} but is added as {added!r:.80}"
+            raise _damaged(vocabulary.added_path, fault)
     if len(ids) > MOST_TOKENS:
-        raise _damaged(vocabulary.path, f"{len(ids)} tokens are more than the {MOST_TOKENS} that are checked")
+        path = vocabulary.path if len(vocabulary.ids) > MOST_TOKENS else vocabulary.added_path
+        raise _damaged(path, f"{len(ids)} tokens are more than the {MOST_TOKENS} that are checked")
     seen: dict[int, str] = {}
     for token, i in ids.items():
         if type(i) is not int or i < 0:
-            raise _damaged(vocabulary.path, f"{token!r:.80} has the id {i!r:.80}, not a whole number from 0 on")
+            fault = f"{token!r:.80} has the id {i!r:.80}, not a whole number from 0 on"
+            raise _damaged(vocabulary.path_of(token), fault)
         if seen.setdefault(i, token) != token:
-            raise _damaged(vocabulary.path, f"id {i!r:.80} is given twice, to {seen[i]!r:.80} and to {token!r:.80}")
+            fault = f"id {i!r:.80} is given twice, to {seen[i]!r:.80} and to {token!r:.80}"
+            raise _damaged(vocabulary.path_of(token), fault)
     missing = next((i for i in range(len(seen)) if i not in seen), None)
-    if missing is not None:
-        raise _damaged(vocabulary.path, f"id {missing} is missing")
+    if missing is not None:  # one after all of the vocabulary's own is the added tokens' fault
+        path = vocabulary.path if missing < len(vocabulary.ids) else vocabulary.added_path
+        raise _damaged(path, f"id {missing} is missing")
     return ids
 
 
@@ -223,7 +233,7 @@ def read_vocabulary(folder: Path) -> tuple[dict[bytes, int], dict[str, int]]:
     control = {token: i for token, i in ids.items() if token not in made}
     for token, i in control.items():
         if not token or token != well_formed(token):
-            raise _damaged(vocabulary.path, f"token {token!r:.80} (id {i}) is empty or no Unicode text")
+            raise _damaged(vocabulary.path_of(token), f"token {token!r:.80} (id {i}) is empty or no Unicode text")
         if token not in vocabulary.added and not CONTROL.fullmatch(token):
             fault = f"no pair makes token {token!r:.80} (id {i}) of {vocabulary.path.name}"
             raise _damaged(vocabulary.merges_path, fault)

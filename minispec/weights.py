@@ -21,7 +21,14 @@ from minispec.hub import find_model
 from minispec.json_file import read_json
 from minispec.model import GPT2, STORED
 from minispec.parameters import GPT2Config
-from minispec.safetensors_file import StoredTensor, check_dtype, read_tensor, same_values, stored_tensors
+from minispec.safetensors_file import (
+    StoredTensor,
+    check_dtype,
+    read_tensor,
+    same_values,
+    stored_tensors,
+    weights_file,
+)
 from minispec.vocabulary import count_tokens
 
 Floats = NDArray[np.float32]
@@ -129,8 +136,8 @@ class Checkpoint(Mapping[str, Floats]):
                 )
         if n_tokens is not None and n_tokens > config.n_vocab:
             raise ValueError(
-                f"{folder}: the vocabulary has {n_tokens} tokens, but wte.weight only {config.n_vocab} rows: "
-                "vocabulary and weights are of different models"
+                f"{weights_file(folder)}: wte.weight has only {config.n_vocab} rows, but the vocabulary {n_tokens} "
+                "tokens: they are of different models"
             )
         self.config = replace(config, n_vocab=n_tokens or config.n_vocab)
         # An output layer of its own is used even where config.json says that it is tied, as transformers 5 does:
@@ -196,12 +203,14 @@ def _check_layers(folder: Path, n_layer: int, stored: Mapping[str, StoredTensor]
     layers = [int(match[1]) for name in stored if (match := re.match(r"h\.([0-9]{1,9})\.", name))]
     n_found = max(layers, default=-1) + 1
     if n_found != n_layer:
-        raise ValueError(f"{folder}: config.json says n_layer {n_layer}, but the weights hold {n_found} layers")
+        raise ValueError(f"{folder / 'config.json'}: n_layer is {n_layer}, but the weights hold {n_found} layers")
 
 
 def _checked(folder: Path, stored: Mapping[str, StoredTensor], name: str, shape: tuple[int, ...]) -> StoredTensor:
     if name not in stored:
-        raise ValueError(f"{folder}: the weights lack {name}: this is no complete GPT-2 checkpoint")
+        raise ValueError(
+            f"{weights_file(folder)} lacks {name}, which config.json calls for: this is no complete GPT-2 checkpoint"
+        )
     tensor = stored[name]
     if tensor.shape != shape:
         hint = " (is it transposed?)" if tensor.shape == shape[::-1] else ""

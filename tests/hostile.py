@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +30,7 @@ THOROUGH = settings().max_examples > 1000  # then time is looked at too
 MEMORY = 100_000_000  # bytes beyond the file's size
 SECONDS = 1.0  # of the processor, which a busy machine does not change much; the slowest known cases take 0.7
 LONGEST_LINE = 900
+NAMES = ["config.json", "model.safetensors", "vocab.json", "merges.txt", "tokenizer.json"]  # that a folder may lack
 
 
 def ids() -> dict[str, int]:
@@ -148,23 +149,35 @@ def growth(reader: str, small: Path, large: Path) -> int:
 
 
 def refusal(error: ValueError, folder: Path) -> str:
-    """An error's text, which must be one line of plain characters, not too long, that names a file or the folder."""
+    """An error's text, which must be one line of plain characters, not too long, that names a file of the folder.
+
+    Where the folder itself is at fault it names the files that should be there, or should not.
+    """
     assert type(error) is ValueError, repr(error)
     line = str(error)
     assert line.isprintable(), repr(line)
     assert len(line) < LONGEST_LINE + 3 * len(str(folder)), line
-    assert str(folder) in line
+    assert str(folder) in line, line
+    told = line.replace(str(folder), "")
+    assert any(name in told for name in {*os.listdir(folder), *NAMES}), line
     return line
 
 
-def broken(path: Path, content: bytes, load: Callable[[], T]) -> T | str:
-    """The verdict on a load while a file has another content; then it is as before."""
+def broken(path: Path, content: bytes, load: Callable[[], T], *beside: str) -> T | str:
+    """The verdict on a load while a file has another content; then it is as before.
+
+    The file is named, or one of those beside it that no longer fits it.
+    """
     whole = path.read_bytes()
     path.write_bytes(content)
     try:
-        return verdict(load, path.parent, len(content))
+        found = verdict(load, path.parent, len(content))
     finally:
         path.write_bytes(whole)
+    if isinstance(found, str):
+        told = found.replace(str(path.parent), "")
+        assert any(name in told for name in (path.name, *beside)), found
+    return found
 
 
 # --- ways to break -----------------------------------------------------------------------------------
@@ -274,14 +287,15 @@ def damaged(draw: Any, whole: bytes) -> bytes:
 
 
 @st.composite
-def edited(draw: Any, whole: Mapping[str, Any]) -> Pairs:
-    """An object with keys changed, taken out, put in and doubled, at any depth."""
+def edited(draw: Any, whole: Mapping[str, Any], known: Sequence[str] = ()) -> Pairs:
+    """An object with keys changed, taken out, put in and doubled, at any depth. known: keys that may be put in, too."""
     pairs = Pairs((key, value) for key, value in whole.items())
     for _ in range(draw(st.integers(1, 3))):
         how = draw(st.sampled_from(["change", "change", "take", "put", "double", "into"]))
         at = draw(st.integers(0, max(len(pairs) - 1, 0)))
         if how == "put" or not pairs:
-            pairs.insert(at, (draw(st.sampled_from(["", "a", "é", "x" * 300, "\n"]) | st.text(max_size=3)), draw(junk)))
+            key = st.sampled_from([*known, "", "a", "é", "x" * 300, "\n"]) | st.text(max_size=3)
+            pairs.insert(at, (draw(key), draw(junk)))
         elif how == "change":
             pairs[at] = (pairs[at][0], draw(junk))
         elif how == "take":

@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ from minispec.json_file import read_json
 from minispec.model import GPT2
 from minispec.model_files import MOST_MEMORY, PER_MARK
 from minispec.ngram_table import count_table, load_table, save_table
+from minispec.parameters import GPT2Config
 from minispec.probs_file import read_probs
 from minispec.prompts import read_prompts
 from minispec.safetensors_file import MOST_HEADER, StoredTensor, read_header, read_metadata, read_tensor
@@ -325,7 +326,8 @@ def test_an_index_leads_nowhere_but_to_the_shards_beside_it(traps: Path, data: A
         text = render(index)
     else:
         text = render(data.draw(edited({"weight_map": names}) | edited(names).map(lambda some: {"weight_map": some})))
-    found = broken(traps / INDEX, text.encode("utf-8", "surrogatepass"), partial(read_all, traps))
+    content = text.encode("utf-8", "surrogatepass")
+    found = broken(traps / INDEX, content, partial(read_all, traps), ".safetensors")  # a shard it leads to
     if not isinstance(found, str):
         assert_whole(found)
 
@@ -336,7 +338,7 @@ def test_tricks_in_an_index_are_refused_by_name(traps: Path, name: str) -> None:
     index = json.loads((traps / INDEX).read_text())
     right = index["weight_map"]["wte.weight"]
     index["weight_map"]["wte.weight"] = name
-    found = broken(traps / INDEX, json.dumps(index).encode(), partial(read_all, traps))
+    found = broken(traps / INDEX, json.dumps(index).encode(), partial(read_all, traps), ".safetensors")
     assert isinstance(found, str) == (name not in (right, "link.safetensors"))  # a link to the shard is the shard
 
 
@@ -371,31 +373,69 @@ def test_no_file_of_a_model_leads_out_of_its_folder(tmp_path: Path, name: str, k
 # --- the config -------------------------------------------------------------------------------------------
 
 
+# What each field is called in a config.json, and what it is where none of these is given.
+FIELDS: dict[str, tuple[tuple[str, ...], Any]] = {
+    "n_layer": (("n_layer", "num_hidden_layers"), 12),
+    "n_head": (("n_head", "num_attention_heads"), 12),
+    "n_embd": (("n_embd", "hidden_size"), 768),
+    "n_ctx": (("n_positions", "n_ctx", "max_position_embeddings"), 1024),
+    "n_vocab": (("vocab_size",), 50257),
+    "n_inner": (("n_inner",), None),
+    "layer_norm_epsilon": (("layer_norm_epsilon",), 1e-5),
+    "scale_attn_weights": (("scale_attn_weights",), True),
+    "scale_attn_by_inverse_layer_idx": (("scale_attn_by_inverse_layer_idx",), False),
+}
+# Settings that are no part of a shape, with all that they may say.
+MAY_SAY: dict[str, list[Any]] = {
+    "model_type": ["gpt2"],
+    "activation_function": ["gelu_new", "gelu_pytorch_tanh"],
+    "add_cross_attention": [False],
+    "quantization_config": [None],
+    "pruned_heads": [None, {}],
+    "tie_word_embeddings": [True, False],
+}
+SETTINGS = [*MAY_SAY, *(name for names, _ in FIELDS.values() for name in names)]
+
+
+def assert_honoured(config: GPT2Config, pairs: Pairs) -> None:
+    """The config says what its file says, under whatever name."""
+    said = json.loads(render(pairs))
+    assert len(said) == len(pairs)
+    assert {field.name for field in fields(GPT2Config)} == FIELDS.keys()
+    for field, (names, default) in FIELDS.items():
+        given_ = [said[name] for name in names if said.get(name) is not None]
+        expected = given_ or [4 * config.n_embd if field == "n_inner" else default]
+        assert all(getattr(config, field) == value for value in expected), field
+    for name, allowed in MAY_SAY.items():
+        assert name not in said or said[name] in allowed, name
+
+
 @given(data=st.data())
 def test_a_config_is_honoured_or_refused(model: Path, data: Any) -> None:
     whole = json.loads((model / "config.json").read_text())
-    pairs = data.draw(edited(whole))
+    pairs = data.draw(edited(whole, SETTINGS))
     found = broken(model / "config.json", render(pairs).encode("utf-8", "surrogatepass"), partial(read_config, model))
-    if isinstance(found, str):
-        assert "config.json" in found
-        return
-    given_, names = dict(pairs), ("n_layer", "n_head", "n_embd", "n_inner")
-    assert len(given_) == len(pairs)
-    for name in names:
-        if given_.get(name) is not None:
-            assert getattr(found, name) == given_[name]
-    assert found.n_ctx == (given_.get("n_positions") or 1024)
-    assert found.layer_norm_epsilon == given_.get("layer_norm_epsilon", 1e-5)
+    if not isinstance(found, str):
+        assert_honoured(found, pairs)
 
 
 @given(data=st.data())
 def test_a_config_that_is_not_the_weights_is_refused(model: Path, data: Any) -> None:
     whole = json.loads((model / "config.json").read_text())
-    pairs = data.draw(edited(whole))
+    pairs = data.draw(edited(whole, SETTINGS))
     text = render(pairs).encode("utf-8", "surrogatepass")
     found = broken(model / "config.json", text, partial(read_all, model))
     if not isinstance(found, str):
         assert_whole(found)
+        assert dict(pairs).get("tie_word_embeddings", True) is True  # there is no output layer of its own
+
+
+@pytest.mark.parametrize("name", ["num_hidden_layers", "hidden_size", "n_ctx", "vocab_size", "tie_word_embeddings"])
+def test_a_setting_that_the_weights_contradict_is_refused(model: Path, name: str) -> None:
+    """What luck may leave out above."""
+    whole = json.loads((model / "config.json").read_text()) | {name: False if name.startswith("tie") else 259}
+    line = broken(model / "config.json", json.dumps(whole).encode(), partial(read_all, model))
+    assert isinstance(line, str)
 
 
 # --- texts of every kind: cuts, damage, encodings, size ------------------------------------------------------
@@ -419,7 +459,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Rea
         (single / name).unlink()
     (single / "tokenizer.json").write_text(json.dumps(tokenizer_json(), ensure_ascii=False), encoding="utf-8")
     (plain / "tokenizer_config.json").write_text('{"add_prefix_space": false}')
-    (plain / "added_tokens.json").write_text('{"<|endoftext|>": 259}')
+    (plain / "added_tokens.json").write_text('{"<|endoftext|>": 259, "<extra>": 260}')
     vocabulary: Reader = all_tokens
     return {
         "config.json": (plain / "config.json", read_config),
@@ -443,6 +483,10 @@ TEXTS = [
 ]
 
 
+# What may be named when one of these is damaged in a way that reads well, but does not fit the others.
+BESIDE = {"vocab.json": ("merges.txt", "added_tokens.json"), "index": (".safetensors",)}
+
+
 @pytest.mark.parametrize("name", TEXTS)
 def test_texts_cut_at_every_byte(texts: Any, name: str) -> None:
     """Less the last line end they are whole; anything shorter is refused, and the file is named."""
@@ -452,7 +496,6 @@ def test_texts_cut_at_every_byte(texts: Any, name: str) -> None:
         found = broken(path, whole[:cut], partial(read, path.parent))
         if whole[cut:].strip():
             assert isinstance(found, str), (cut, found)
-            assert path.name in found or "merges.txt" in found
         else:
             assert found == right
 
@@ -463,35 +506,45 @@ def test_damaged_texts(texts: Any, name: str, data: Any) -> None:
     """What is loaded in spite of the damage says what the file says."""
     path, read = texts[name]
     content = data.draw(damaged(path.read_bytes()))
-    found = broken(path, content, partial(read, path.parent))
+    found = broken(path, content, partial(read, path.parent), *BESIDE.get(name, ()))
     if isinstance(found, str):
         return
     if name.endswith(".json"):
         json.loads(content.decode("utf-8-sig"))
-    if name in ("vocab.json", "merges.txt", "tokenizer.json"):
+    if name in ("vocab.json", "merges.txt", "added_tokens.json", "tokenizer.json"):
         assert_the_files_tokens(path, content, found)
 
 
 def assert_the_files_tokens(path: Path, content: bytes, found: tuple[list[bytes], int | None]) -> None:
-    """Every token has the bytes that its letters stand for."""
+    """Every token has the bytes that its letters stand for, or is added as its own text."""
     tokens, _ = found
     letters = {letter: byte for byte, letter in enumerate(byte_letters())}
-    other = path.parent / "vocab.json"
-    text = content if path.name != "merges.txt" else other.read_bytes()
-    said = json.loads(text.decode("utf-8-sig"))
-    vocab = said["model"]["vocab"] if path.name == "tokenizer.json" else said
-    for token, i in vocab.items():
+
+    def said(name: str) -> Any:
+        return json.loads((content if name == path.name else (path.parent / name).read_bytes()).decode("utf-8-sig"))
+
+    if path.name == "tokenizer.json":
+        vocab = said(path.name)["model"]["vocab"]
+        added = {token["content"]: token["id"] for token in said(path.name).get("added_tokens") or []}
+    else:
+        vocab, added = said("vocab.json"), said("added_tokens.json")
+    for token, i in (vocab | added).items():
         spelt = bytes(letters[letter] for letter in token) if set(token) <= letters.keys() else None
         assert tokens[i] in (spelt, token.encode())
-    assert len(set(tokens)) == len(tokens) >= len(vocab)
+        assert token in vocab or tokens[i] == token.encode()
+    assert len(set(tokens)) == len(tokens) == len(vocab | added)
 
 
+@pytest.mark.parametrize("name", ["vocab.json", "added_tokens.json", "tokenizer.json"])
 @given(data=st.data())
-def test_an_edited_tokenizer_json(texts: Any, data: Any) -> None:
-    path, read = texts["tokenizer.json"]
-    text = render(data.draw(edited(tokenizer_json()))).encode("utf-8", "surrogatepass")
-    found = broken(path, text, partial(read, path.parent))
+def test_an_edited_vocabulary(texts: Any, name: str, data: Any) -> None:
+    path, read = texts[name]
+    whole = json.loads(path.read_text(encoding="utf-8"))
+    pairs = data.draw(edited(whole, ["<|endoftext|>", "<x>", "he", "hell", "a", "zz"]))
+    text = render(pairs).encode("utf-8", "surrogatepass")
+    found = broken(path, text, partial(read, path.parent), *BESIDE.get(name, ()))
     if not isinstance(found, str):
+        assert len(dict(pairs)) == len(pairs)
         assert_the_files_tokens(path, text, found)
 
 

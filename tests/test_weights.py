@@ -176,9 +176,9 @@ def test_settings_without_a_tensor_reach_the_logits(tmp_path: Path, change: dict
         ({"n_positions": 64}, ["wpe.weight", "32", "64"]),
         ({"n_embd": 16}, ["wte.weight", "32", "16"]),
         ({"n_inner": 64}, ["h.0.mlp.c_fc.weight", "[32, 128]", "[32, 64]"]),
-        ({"n_layer": 1}, ["n_layer 1", "2 layers"]),
-        ({"n_layer": 3}, ["n_layer 3", "2 layers"]),
-        ({"n_layer": 2**31 - 1}, ["n_layer 2147483647", "2 layers"]),
+        ({"n_layer": 1}, ["n_layer is 1", "2 layers"]),
+        ({"n_layer": 3}, ["n_layer is 3", "2 layers"]),
+        ({"n_layer": 2**31 - 1}, ["n_layer is 2147483647", "2 layers"]),
     ],
 )
 def test_config_and_tensors_that_disagree(tmp_path: Path, change: dict[str, object], named: list[str]) -> None:
@@ -220,7 +220,7 @@ def test_an_output_layer_of_its_own_is_used(tmp_path: Path, tie: bool) -> None:
 
 
 def test_untied_config_needs_an_output_layer(tmp_path: Path) -> None:
-    assert "lack lm_head.weight" in refusal(write_checkpoint(tmp_path, changes={"tie_word_embeddings": False}))
+    assert "lacks lm_head.weight" in refusal(write_checkpoint(tmp_path, changes={"tie_word_embeddings": False}))
 
 
 def test_tied_file_may_keep_the_output_layer_alone(tmp_path: Path) -> None:

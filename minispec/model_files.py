@@ -30,6 +30,11 @@ def check_inside(path: Path) -> None:
         raise ValueError(f"{path} is a link out of its folder: put the file itself there")
 
 
+def is_there(path: Path) -> bool:
+    """Whether a folder has an entry of this name, be it a link to nothing: it is refused when it is read."""
+    return os.path.lexists(path)
+
+
 def read_text(path: Path, most_bytes: int, marks: str, encoding: str = "utf-8") -> str:
     """A text of a model's folder. marks: the characters that its parts end with, of which each will take memory.
 

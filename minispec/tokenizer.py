@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from minispec.json_file import read_json
+from minispec.model_files import is_there
 from minispec.vocabulary import read_vocabulary, well_formed
 
 END_OF_TEXT = "<|endoftext|>"
@@ -103,7 +104,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     """
     tokenizer = Tokenizer(*read_vocabulary(folder), folder.name)
     config = folder / "config.json"
-    eos = read_json(config, 1 << 20).get("eos_token_id") if config.exists() else None
+    eos = read_json(config, 1 << 20).get("eos_token_id") if is_there(config) else None
     eos = eos[0] if isinstance(eos, list) and len(eos) == 1 else eos
     if eos is not None and type(eos) is not int:
         raise ValueError(f"{config}: eos_token_id is {eos!r:.80}: it must be one token id, or null")

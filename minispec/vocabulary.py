@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from minispec.json_file import read_json
-from minispec.model_files import read_text
+from minispec.model_files import is_there, read_text
 
 MOST_BYTES = 1 << 24  # of a vocabulary file, many times the size of GPT-2's
 MOST_TOKENS = 120_000  # more than twice as many as GPT-2's: to check them takes most of a second and of 100 MB
@@ -123,14 +123,14 @@ def _read_vocabulary(folder: Path) -> _Vocabulary | None:
     """What the folder's vocabulary files say, vocab.json + merges.txt first, else None."""
     path, merges_path, single = (folder / name for name in ("vocab.json", "merges.txt", "tokenizer.json"))
     settings_path = folder / "tokenizer_config.json"
-    settings = read_json(settings_path, MOST_BYTES) if settings_path.exists() else {}
+    settings = read_json(settings_path, MOST_BYTES) if is_there(settings_path) else {}
     for name in ("add_prefix_space", "add_bos_token", "add_eos_token"):
         if settings.get(name):
             raise ValueError(f"{settings_path}: {name} is {settings[name]!r:.80}: only GPT-2's false is supported")
     if path.exists() and merges_path.exists():
         pairs, first_line = _read_merges(merges_path)
         more = folder / "added_tokens.json"
-        added = read_json(more, MOST_BYTES) if more.exists() else {}
+        added = read_json(more, MOST_BYTES) if is_there(more) else {}
         return _Vocabulary(path, merges_path, more, first_line, read_json(path, MOST_BYTES), pairs, added)
     if single.exists():
         return _read_tokenizer_json(single)

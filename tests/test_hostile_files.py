@@ -21,10 +21,12 @@ import numpy as np
 import pytest
 from bits import assert_same_bits
 from checkpoints import safetensors_bytes, stored_as, tiny_tensors, write_checkpoint
+from heads_files import medusa_tensors, write_heads
 from hostile import (
     ENCODINGS,
     MEMORY,
     NUMBERS,
+    ODD,
     SMALLEST,
     THOROUGH,
     Pairs,
@@ -45,7 +47,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors import SafetensorError, deserialize, safe_open
 
-from minispec.heads import read_heads
+from minispec.drafters import MedusaDrafter
+from minispec.drafters.ngram import open_ngram, table_of
+from minispec.heads import find_heads, read_heads
 from minispec.json_file import read_json
 from minispec.model import GPT2
 from minispec.model_files import MOST_MEMORY, PER_MARK
@@ -56,7 +60,7 @@ from minispec.prompts import read_prompts
 from minispec.safetensors_file import MOST_HEADER, StoredTensor, read_header, read_metadata, read_tensor
 from minispec.tokenizer import read_tokenizer
 from minispec.vocabulary import MOST_IN_TOKEN, MOST_LETTERS, MOST_TOKENS, byte_letters, read_vocabulary
-from minispec.weights import Checkpoint, read_config
+from minispec.weights import Checkpoint, load_model, read_config
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TENSORS = tiny_tensors(SMALLEST)
@@ -343,10 +347,16 @@ def test_tricks_in_an_index_are_refused_by_name(traps: Path, name: str) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need rights there")
-@pytest.mark.parametrize("name", ["config.json", WEIGHTS, "vocab.json", "merges.txt"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.json", WEIGHTS, INDEX, "vocab.json", "merges.txt", "added_tokens.json", "tokenizer_config.json",
+        "tokenizer.json", "medusa.safetensors", "ngram.safetensors",
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("kind", ["link out", "device", "loop", "pipe", "folder", "dangling"])
 def test_no_file_of_a_model_leads_out_of_its_folder(tmp_path: Path, name: str, kind: str) -> None:
-    folder = write_model(tmp_path / "model")
+    folder = whole_model(tmp_path / "model", name)
     path, outside = folder / name, tmp_path / name
     path.rename(outside)
     if kind == "folder":
@@ -358,8 +368,13 @@ def test_no_file_of_a_model_leads_out_of_its_folder(tmp_path: Path, name: str, k
         path.symlink_to(targets[kind])
 
     def load() -> None:
-        read_tokenizer(folder)
+        tokenizer = read_tokenizer(folder)
         read_all(folder)
+        if name == "medusa.safetensors":
+            target = load_model(folder, backend="numpy")
+            MedusaDrafter(target, read_heads(find_heads(str(folder), "medusa"), "medusa", target))
+        elif name == "ngram.safetensors":
+            open_ngram(table_of(folder), tokenizer)
 
     line = verdict(load, folder)
     assert isinstance(line, str)
@@ -368,6 +383,25 @@ def test_no_file_of_a_model_leads_out_of_its_folder(tmp_path: Path, name: str, k
         path.unlink()
         path.symlink_to(shutil.move(outside, folder / "inside"))
         load()
+
+
+def whole_model(folder: Path, name: str) -> Path:
+    """A model that has a file of this name."""
+    write_model(folder, n_shards=2 if name == INDEX else 1)
+    if name == "tokenizer.json":
+        for other in ("vocab.json", "merges.txt"):
+            (folder / other).unlink()
+        (folder / name).write_text(json.dumps(tokenizer_json(), ensure_ascii=False), encoding="utf-8")
+    elif name == "tokenizer_config.json":
+        (folder / name).write_text('{"add_prefix_space": false}')
+    elif name == "added_tokens.json":
+        (folder / name).write_text('{"<|endoftext|>": 259}')
+    elif name == "medusa.safetensors":
+        write_heads(folder / name, "medusa", GPT2(SMALLEST, TENSORS, "numpy"), medusa_tensors(SMALLEST))
+    elif name == "ngram.safetensors":
+        tokenizer = read_tokenizer(folder)
+        save_table(folder / name, count_table([[0, 1, 2, 0, 1]], tokenizer.n_vocab), tokenizer, {})
+    return folder
 
 
 # --- the config -------------------------------------------------------------------------------------------
@@ -430,9 +464,20 @@ def test_a_config_that_is_not_the_weights_is_refused(model: Path, data: Any) -> 
         assert dict(pairs).get("tie_word_embeddings", True) is True  # there is no output layer of its own
 
 
+@pytest.mark.parametrize("name", SETTINGS)
+def test_each_setting_is_honoured_or_refused(model: Path, name: str) -> None:
+    """In the company of others and alone: luck leaves some out above."""
+    whole = json.loads((model / "config.json").read_text())
+    for value in (*NUMBERS, *ODD):
+        for said in (whole | {name: value}, {name: value}):
+            pairs = Pairs(said.items())
+            found = broken(model / "config.json", render(pairs).encode(), partial(read_config, model))
+            if not isinstance(found, str):
+                assert_honoured(found, pairs)
+
+
 @pytest.mark.parametrize("name", ["num_hidden_layers", "hidden_size", "n_ctx", "vocab_size", "tie_word_embeddings"])
 def test_a_setting_that_the_weights_contradict_is_refused(model: Path, name: str) -> None:
-    """What luck may leave out above."""
     whole = json.loads((model / "config.json").read_text()) | {name: False if name.startswith("tie") else 259}
     line = broken(model / "config.json", json.dumps(whole).encode(), partial(read_all, model))
     assert isinstance(line, str)

@@ -233,7 +233,7 @@ def test_tied_file_may_keep_the_output_layer_alone(tmp_path: Path) -> None:
 def test_missing_tensor_is_named(tmp_path: Path, name: str) -> None:
     tensors = tiny_tensors()
     del tensors[name]
-    assert f"lack {name}" in refusal(write_checkpoint(tmp_path, tensors=tensors))
+    assert f"lacks {name}" in refusal(write_checkpoint(tmp_path, tensors=tensors))
 
 
 def test_name_with_and_without_prefix_in_one_file(tmp_path: Path) -> None:

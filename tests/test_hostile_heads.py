@@ -71,7 +71,7 @@ def judged(content: bytes, kind: str) -> Any:
         for tensor, values in load_file(path).items():  # BF16 comes as itself
             np.testing.assert_array_equal(heads[tensor], values.astype(np.float32))
     if kind == "parallel":
-        assert asdict(drafter.model.config) == json.loads(heads.metadata["config"])
+        assert asdict(drafter.model.config) == asdict(GPT2Config(**json.loads(heads.metadata["config"])))
         assert len(drafter.model.weights.wte.T) == drafter.n_vocab + int(heads.metadata["masks"])
     steps = list(speculate(TARGET.tapped(getattr(drafter, "taps", ())), drafter, [1], n_draft=2, **GREEDY))
     assert ids_of(steps) == PLAIN
@@ -134,7 +134,7 @@ def test_sound_files_of_heads_that_make_no_sense(kind: str, data: Any) -> None:
         elif array is not None and array.size and how == "value":
             array.flat[data.draw(st.integers(0, array.size - 1))] = data.draw(st.sampled_from(VALUES))
             tensors[name] = stored_as(array, "F16")
-        elif array is not None and array.size and how == "shape":
+        elif array is not None and array.size and array.ndim and how == "shape":
             tensors[name] = stored_as(np.asarray(data.draw(st.sampled_from(RESHAPED))(array)), "F16")
         elif array is not None and how == "dtype":
             other = data.draw(st.sampled_from(["F32", "F64", "I32", "U16"]))

@@ -70,6 +70,7 @@ def judged(content: bytes, kind: str) -> Any:
         heads = read_heads(path, kind, TARGET)
         for tensor, values in load_file(path).items():  # BF16 comes as itself
             np.testing.assert_array_equal(heads[tensor], values.astype(np.float32))
+            assert np.isfinite(heads[tensor]).all()
     if kind == "parallel":
         assert asdict(drafter.model.config) == asdict(GPT2Config(**json.loads(heads.metadata["config"])))
         assert len(drafter.model.weights.wte.T) == drafter.n_vocab + int(heads.metadata["masks"])
@@ -101,7 +102,7 @@ def test_heads_with_an_edited_header(data: Any, kind: str) -> None:
     judged(with_header(render(pairs), whole[header:]), kind)
 
 
-VALUES = [0.0, -0.0, 0.5, -1.0, 1.0, 2.0, 3.0, 12.0, 13.0, 1e-7, 3e4, -6e4]
+VALUES = [0.0, -0.0, 0.5, -1.0, 1.0, 2.0, 3.0, 12.0, 13.0, 1e-7, 3e4, -6e4, np.nan, np.inf]
 RESHAPED: list[Callable[[Any], Any]] = [
     lambda array: array.T,
     lambda array: array[..., :1],

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis.configuration import set_hypothesis_home_dir
 
 from minispec import kept_costs
 from minispec.backends import operations
@@ -26,11 +27,12 @@ from minispec.kept_costs import file_of, keep_costs
 from minispec.session import open_pair
 from minispec.settings import Settings
 
+_kept = tempfile.TemporaryDirectory(prefix="minispec-tests-", ignore_cleanup_errors=True)
+if not os.access(Path(__file__).parents[1], os.W_OK):  # a checkout that is read-only has no room for what failed before
+    set_hypothesis_home_dir(_kept.name)
 quick = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
-if not os.access(Path(__file__).parents[1], os.W_OK):  # a checkout that is read-only has no room for what failed before
-    quick = settings(quick, database=None)
 settings.register_profile("quick", quick)
 settings.register_profile("few", quick, max_examples=3)  # where kernels run as plain Python: NUMBA_DISABLE_JIT=1
 settings.register_profile("thorough", quick, max_examples=5000)
@@ -43,7 +45,6 @@ MUTANT = "MINISPEC_MUTANT" in os.environ  # a child of test_mutants.py: one test
 
 # Before anything looks for its cache; downloaded models are looked for where they were before.
 os.environ.setdefault("HF_HOME", str(Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "huggingface"))
-_kept = tempfile.TemporaryDirectory(prefix="minispec-tests-", ignore_cleanup_errors=True)
 for _name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
     os.environ[_name] = _kept.name
 

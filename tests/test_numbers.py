@@ -270,24 +270,26 @@ NO_LAWS = {
     "too small": (0.5, 0.25, 0.0),
     "nothing": (0.0, 0.0, 0.0),
 }
+EVERYWHERE = range(99)
 
 
 class Careless:
-    """A sampler that gives the same for all logits, or only from a place of the text on."""
+    """A sampler that gives the same for all logits at some places of the text, and what is right elsewhere."""
 
-    def __init__(self, probs: tuple[float, ...], first: int = 0) -> None:
-        self.wrong, self.first = np.array(probs), first
+    def __init__(self, probs: tuple[float, ...], places: range = EVERYWHERE) -> None:
+        self.wrong, self.places = np.array(probs), places
 
     def probs(self, logits: Any, position: int) -> Any:
-        return self.wrong if position >= self.first else Sampling(1.0).probs(logits)
+        return self.wrong if position in self.places else Sampling(1.0).probs(logits)
 
 
 @pytest.mark.parametrize("kind", NO_LAWS)
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("first", [0, 2])
-def test_a_sampler_that_gives_no_law_is_refused_alike(kind: str, path: str, first: int) -> None:
+@pytest.mark.parametrize("places", [EVERYWHERE, range(2, 99), range(2, 3), range(3, 4)], ids=str)
+def test_a_sampler_that_gives_no_law_is_refused_alike(kind: str, path: str, places: range) -> None:
+    """Also where it is for the replacement after some guesses, and right again in the next round."""
     target, drafter = table(3, 1), Guesses(3, lambda ids, n: [0] * n)
-    careless = Careless(NO_LAWS[kind], first)
+    careless = Careless(NO_LAWS[kind], places)
     for sampling in (careless, Gumbel(careless)):
         with pytest.raises(
             ValueError, match=r"(?m)^the sampler gave no law: .* they must be from 0 up and sum to one$"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_cli import run_json
 
-from minispec import bench_drafters, costs, tree_auto
+from minispec import bench_drafters, kept_costs, tree_auto
 from minispec.bench_drafters import arrays_of, every_draft, guess_cost, ways
 from minispec.draft_option import parts_of
 from minispec.drafters import CombinedDrafter, EarlyExitDrafter, SmallModelDrafter, SuffixDrafter
@@ -24,7 +24,7 @@ def few_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_drafters, "OF_EACH_KIND", 1)
     counts = RankCounts((((100, 50), (50, 20)), ((50, 25), (25, 1))))
     monkeypatch.setattr(tree_auto, "counts_of", lambda *_: counts)
-    monkeypatch.setattr(costs, "measure_beside", lambda *_: 0.01)
+    monkeypatch.setattr(kept_costs, "measure_beside", lambda *_: 0.01)
 
 
 def test_drafters_side_by_side(run: Any) -> None:

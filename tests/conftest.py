@@ -8,8 +8,9 @@ import os
 import random
 import sys
 import tempfile
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +67,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def verdicts(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, compiled_kernels: None
-) -> Iterator[dict[Any, Future[Any]]]:
-    """What test_mutants.py makes of each mutant that is asked for: a child a core, from the first test on."""
-    items = [item for item in request.session.items if item.path.stem == "test_mutants" and hasattr(item, "callspec")]
+) -> Iterator[Mapping[Any, Callable[[], Any]]]:
+    """What test_mutants.py makes of each mutant that is asked for: a child a core, from the first test on.
+
+    With `-n`, which keeps the cores at work without that, a child at a time, when its test asks.
+    """
     folder = tmp_path_factory.mktemp("numba")
+    around = dict(os.environ)  # now: tests change it
+    runs = {}
+    for item in request.session.items:
+        if item.path.stem == "test_mutants" and "mutant" in getattr(item, "fixturenames", ()):
+            mutant = item.callspec.params["mutant"]  # type: ignore[attr-defined]
+            runs[mutant] = partial(item.module.run, mutant, folder, around)  # type: ignore[attr-defined]
+    if hasattr(request.config, "workerinput"):
+        yield runs
+        return
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        mutants = [(item.callspec.params["mutant"], item.module) for item in items]  # type: ignore[attr-defined]
-        around = dict(os.environ)  # now: tests change it
-        yield {mutant: pool.submit(module.run, mutant, folder, around) for mutant, module in mutants}
+        yield {mutant: pool.submit(run).result for mutant, run in runs.items()}
         pool.shutdown(cancel_futures=True)
 
 

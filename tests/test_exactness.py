@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy  # its parts come when they are asked for: stats takes a second
 import toys
 from bits import assert_same_bits
 from checkpoints import TINY
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 from strategies import Case, cases, histories, mixed, row_pairs, samplings
 
 from minispec.draft_length import AutoLength
@@ -290,9 +290,9 @@ def test_draws_follow_their_law() -> None:
     probs, coin, n = np.array([0.1, 0.0, 0.25, 0.05, 0.6]), Dice(1), 100_000
     counts = np.bincount([coin.draw(probs) for _ in range(n)], minlength=5)
     assert counts[1] == 0
-    assert stats.chisquare(counts[[0, 2, 3, 4]], n * probs[[0, 2, 3, 4]]).pvalue > 1e-6
+    assert scipy.stats.chisquare(counts[[0, 2, 3, 4]], n * probs[[0, 2, 3, 4]]).pvalue > 1e-6
     accepted = sum(coin.accept(0.3, 0.8) for _ in range(n))
-    assert stats.binomtest(accepted, n, 0.3 / 0.8).pvalue > 1e-6
+    assert scipy.stats.binomtest(accepted, n, 0.3 / 0.8).pvalue > 1e-6
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
@@ -303,7 +303,8 @@ def test_draws_from_a_large_vocabulary_follow_their_law(kind: Any) -> None:
     probs[possible] = [0.3, 0.02, 0.1, 0.08, 0.2, 0.1, 0.2]
     counts = np.bincount([coin.draw(probs) for _ in range(n)], minlength=len(probs))
     assert counts.sum() == counts[possible].sum()
-    assert stats.chisquare(counts[possible], n * probs[possible].astype(float) / probs.sum(dtype=float)).pvalue > 1e-6
+    expected = n * probs[possible].astype(float) / probs.sum(dtype=float)
+    assert scipy.stats.chisquare(counts[possible], expected).pvalue > 1e-6
 
 
 class Counter:
@@ -326,7 +327,7 @@ def test_the_dice_of_the_real_loop_give_the_law() -> None:
     for _ in range(n):
         steps = speculate(target, drafter, [0], max_new_tokens=2, sampling=ANY, n_draft=1, choices=dice)
         counts[toys.ids_of(steps)] += 1
-    assert stats.chisquare(counts.ravel(), n * np.outer(target_probs, target_probs).ravel()).pvalue > 1e-6
+    assert scipy.stats.chisquare(counts.ravel(), n * np.outer(target_probs, target_probs).ravel()).pvalue > 1e-6
 
 
 def test_a_round_throws_no_dice_that_it_does_not_need() -> None:
@@ -442,7 +443,7 @@ def test_picks_by_noise_follow_their_law(of: str) -> None:
     counts = np.bincount(picks, minlength=5)
     assert counts[1] == 0
     alive = [0, 2, 3, 4]
-    assert stats.chisquare(counts[alive], n * probs[alive]).pvalue > 1e-6
+    assert scipy.stats.chisquare(counts[alive], n * probs[alive]).pvalue > 1e-6
 
 
 def test_the_law_of_text_by_noise_is_the_targets() -> None:
@@ -459,9 +460,9 @@ def test_the_law_of_text_by_noise_is_the_targets() -> None:
         kept += steps[0].n_accepted
     p, q = target.rule((0,)), draft.rule((0,))
     expected = np.array([p[a] * target.rule((0, a)) for a in range(3)])
-    assert stats.chisquare(counts.ravel(), n * expected.ravel()).pvalue > 1e-6
+    assert scipy.stats.chisquare(counts.ravel(), n * expected.ravel()).pvalue > 1e-6
     chance = sum(1 / sum(max(p[y] / p[x], q[y] / q[x]) for y in range(3)) for x in range(3))
-    assert stats.binomtest(kept, n, chance).pvalue > 1e-6
+    assert scipy.stats.binomtest(kept, n, chance).pvalue > 1e-6
     assert (1 - (1 - overlap(p, q))) / (1 + (1 - overlap(p, q))) < chance < overlap(p, q)
 
 

@@ -93,12 +93,12 @@ def test_what_compiles(command: list[str], folder: str | None, installed: Path, 
 
 @pytest.mark.parametrize("command", [SIMULATE, pytest.param(GENERATE, marks=SLOW)], ids=["some", "all"])
 def test_a_full_disk_for_compiled_code(command: list[str], tmp_path: Path, text: str) -> None:
-    """Files may have a kilobyte: nothing is kept, and that is said once."""
+    """Files may have a kilobyte: nothing is kept, and that is said once. -B: nor is bytecode, which would stay so."""
     pytest.importorskip("numba")
     before = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))"
     script = f"{before}; sys.argv[1:] = {command[2:]}; from minispec.__main__ import main; main()"
     around = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", script], env=around, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-B", "-c", script], env=around, capture_output=True, text=True, check=False)
     (line,) = told(done)
     assert line.startswith(f"minispec: warning: compiled code cannot be kept in {tmp_path}/")
     assert line.endswith(" (File too large), every start compiles anew: set NUMBA_CACHE_DIR to a folder")

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy  # its parts come when they are asked for: stats takes a second
 import toys
 from bits import assert_same_bits
 from checkpoints import TINY
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 from strategies import Case, cases, mixed, row_pairs, samplings
 from test_exactness import AnyNoise, Outcome, differences, targets_law
 
@@ -346,7 +346,7 @@ def test_the_dice_of_drafter_and_judge_give_the_law() -> None:
                 )
             )
         ] += 1
-    assert stats.chisquare(counts.ravel(), n * np.outer(p, p).ravel()).pvalue > 1e-6
+    assert scipy.stats.chisquare(counts.ravel(), n * np.outer(p, p).ravel()).pvalue > 1e-6
 
 
 def test_two_dice_are_two() -> None:

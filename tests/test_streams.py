@@ -113,9 +113,9 @@ def test_a_page_on_a_full_disk(tmp_path: Path) -> None:
 
 
 def small(command: str, folder: Path) -> tuple[int, str, list[str]]:
-    """In a process whose files may have a kilobyte."""
+    """In a process whose files may have a kilobyte. -B: bytecode would be cut off as well, and stay so."""
     script = f"import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); {command}"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, cwd=folder, text=True, check=False)
+    done = subprocess.run([sys.executable, "-B", "-c", script], capture_output=True, cwd=folder, text=True, check=False)
     assert "Traceback" not in done.stderr
     return done.returncode, done.stdout, [line for line in done.stderr.splitlines() if not line.endswith(" ...")]
 

@@ -311,7 +311,7 @@ def test_each_kernel_is_compiled_once_for_each_kind_of_weight(tmp_path: Path) ->
         "assert len(i.linear_pair.signatures) == 1\n"
         "assert len(p.tile_6.signatures) == (p.ROWS == 6)\n"  # which takes AVX-512
     )
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_OPT": "0"}  # as often, but sooner
     child = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert child.returncode == 0, child.stderr
 

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
-from minispec import kept_costs
+from minispec import bench_machine, kept_costs
 from minispec.backends import operations
 from minispec.cli import main
 from minispec.commands import shared
@@ -92,6 +92,15 @@ def patience() -> Iterator[None]:
     """No test depends on how long a model takes to load: what is said of it is said after a minute."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shared, "PATIENCE", 60.0)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def little_to_read() -> Iterator[None]:
+    """Benchmarks read 16 MB to see how fast memory is, and not 512 each time: no test looks at the speed."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("READ_BYTES", "LEAST_BYTES"):
+            patch.setattr(bench_machine, name, 1 << 24)
         yield
 
 

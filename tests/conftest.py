@@ -8,9 +8,7 @@ import os
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,33 +56,9 @@ def compiled_kernels() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mutants come last: their children work beside all other tests. MINISPEC_TEST_ORDER: a seed for another order."""
+    """MINISPEC_TEST_ORDER: a seed for another order."""
     if seed := os.environ.get("MINISPEC_TEST_ORDER"):
         random.Random(seed).shuffle(items)
-    items.sort(key=lambda item: item.path.stem == "test_mutants")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def verdicts(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, compiled_kernels: None
-) -> Iterator[Mapping[Any, Callable[[], Any]]]:
-    """What test_mutants.py makes of each mutant that is asked for: a child a core, from the first test on.
-
-    With `-n`, which keeps the cores at work without that, a child at a time, when its test asks.
-    """
-    folder = tmp_path_factory.mktemp("numba")
-    around = dict(os.environ)  # now: tests change it
-    runs = {}
-    for item in request.session.items:
-        if item.path.stem == "test_mutants" and "mutant" in getattr(item, "fixturenames", ()):
-            mutant = item.callspec.params["mutant"]  # type: ignore[attr-defined]
-            runs[mutant] = partial(item.module.run, mutant, folder, around)  # type: ignore[attr-defined]
-    if hasattr(request.config, "workerinput"):
-        yield runs
-        return
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield {mutant: pool.submit(run).result for mutant, run in runs.items()}
-        pool.shutdown(cancel_futures=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

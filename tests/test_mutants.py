@@ -11,10 +11,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from zlib import crc32
 
 import pytest
 
@@ -44,8 +42,6 @@ BITS = "test_exactness.py::test_logits_and_cache_have_the_bits_of_one_pass"
 FILES = "test_surroundings.py::test_each_kind_of_arguments_has_its_file"
 PARALLEL = "test_surroundings.py::test_a_parallel_function_is_kept_in_its_callers_code_alone"
 COMPILED = (WAIT, FILES, PARALLEL)  # tests that say something of compiled kernels alone
-
-Child = subprocess.CompletedProcess[str]
 
 
 @dataclass(frozen=True)
@@ -516,14 +512,14 @@ MUTANTS = [
 ]  # fmt: skip
 
 
-def run(mutant: Mutant, folder: Path, around: dict[str, str]) -> Child:
-    """The named test in a child process, on the broken module. around: the environment variables."""
+def run(mutant: Mutant, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The named test in a child process, on the broken module. folder: an empty one, for its compiled code."""
     change = {"module": f"minispec.{mutant.module}", "old": mutant.old, "new": mutant.new}
-    environment = around | {"MINISPEC_MUTANT": json.dumps(change)}
-    environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), *filter(None, [around.get("PYTHONPATH")])])
+    environment = os.environ | {"MINISPEC_MUTANT": json.dumps(change)}
+    environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     if mutant.caught_by in COMPILED:
         # What is kept elsewhere was compiled from the right source, or from another mutant's.
-        environment["NUMBA_CACHE_DIR"] = str(folder / str(crc32(mutant.name.encode())))
+        environment["NUMBA_CACHE_DIR"] = str(folder)
     elif mutant.module.startswith(("kernels", "trials")):
         environment["NUMBA_DISABLE_JIT"] = "1"  # as plain Python: to compile a mutant takes most of a minute
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # half of a child's time is imports
@@ -536,8 +532,8 @@ def run(mutant: Mutant, folder: Path, around: dict[str, str]) -> Child:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
-def test_the_suite_catches(mutant: Mutant, verdicts: Mapping[Mutant, Callable[[], Child]]) -> None:
-    child = verdicts[mutant]()
+def test_the_suite_catches(mutant: Mutant, tmp_path: Path) -> None:
+    child = run(mutant, tmp_path)
     report = child.stdout + child.stderr
     assert child.returncode == 1, f"{mutant.caught_by} does not notice: {mutant.name}\n{report}"
     assert f"FAILED tests/{mutant.caught_by}" in report, report
@@ -556,7 +552,7 @@ def test_the_suite_catches(mutant: Mutant, verdicts: Mapping[Mutant, Callable[[]
 )
 def test_a_change_that_changes_nothing_is_not_caught(module: str, old: str, caught_by: str, tmp_path: Path) -> None:
     """Else the mutants would be red for a reason of their own."""
-    child = run(Mutant("", module, old, old, caught_by), tmp_path, dict(os.environ))
+    child = run(Mutant("", module, old, old, caught_by), tmp_path)
     assert child.returncode == 0, child.stdout + child.stderr
     assert "1 passed" in child.stdout
 
